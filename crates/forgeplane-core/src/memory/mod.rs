@@ -1,0 +1,1 @@
+//! Readable reference backends, for tests, simulations and embedding.
