@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub execution_timeout_s: u64,
     /// Time between the one SIGINT and SIGKILL, seconds.
     pub cancel_grace_s: u64,
+    /// How long the run may wait in the queue, seconds; absent: for ever.
+    pub queue_timeout_s: Option<u64>,
     /// Managed state.
     pub state_object: Option<StateObjectId>,
     /// The state generation current at admission (for apply: the plan's); 0 for a state never written.

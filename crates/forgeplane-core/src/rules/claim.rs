@@ -1,0 +1,201 @@
+//! Whether the execution fence may be crossed (`protocol.md` S6).
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::lifecycle::{Command, after};
+use super::{RunDraft, object};
+use crate::id::WorkerId;
+use crate::model::*;
+use crate::ports::ClaimRequest;
+use crate::refusal::{Code, Refusal};
+
+/// What the rule looks at.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The worker of the authenticated session.
+    pub worker: &'a Versioned<Worker>,
+    /// The attempt.
+    pub attempt: &'a Versioned<Attempt>,
+    /// Its run.
+    pub run: &'a Versioned<Run>,
+    /// The run's snapshot.
+    pub snapshot: &'a Snapshot,
+    /// The managed state.
+    pub state: Option<&'a Versioned<StateObject>>,
+    /// The approval the run is gated by.
+    pub approval: Option<&'a Approval>,
+}
+
+/// What becomes of a claim.
+#[derive(Debug)]
+pub enum Decision {
+    /// The fence is crossed by this commit.
+    Grant(Changeset),
+    /// The same claim was granted before; nothing changes.
+    Again,
+    /// The run can never start; it fails, and the claim is refused.
+    FailRun(Changeset, Refusal),
+}
+
+/// Decides a claim. The refusals of the other errors change nothing.
+///
+/// # Errors
+/// [`Code::NotFound`] for another worker's attempt, [`Code::FenceMismatch`], [`Code::AlreadyClaimed`] for
+/// another nonce, [`Code::AttemptClosed`], [`Code::OfferExpired`], [`Code::WorkerDisabled`].
+pub fn claim(context: &Context<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Decision, Refusal> {
+    let Context { worker, attempt, run, snapshot, .. } = context;
+    own(attempt, worker.id, request.attempt.fence)?;
+    match (attempt.state, &attempt.claim) {
+        (AttemptState::Closed, _) => {
+            return Err(Refusal::new(Code::AttemptClosed, format!("attempt {} is closed", attempt.id)));
+        }
+        (AttemptState::Claimed | AttemptState::Unresolved, Some(held)) if held.nonce == request.nonce => {
+            return Ok(Decision::Again);
+        }
+        (AttemptState::Claimed | AttemptState::Unresolved, _) => {
+            return Err(Refusal::new(
+                Code::AlreadyClaimed,
+                format!("attempt {} was claimed with another nonce", attempt.id),
+            ));
+        }
+        (AttemptState::Offered, _) => {}
+    }
+    if worker.disconnected || worker.quarantined.is_some() {
+        return Err(Refusal::new(Code::WorkerDisabled, "this worker was taken out of service"));
+    }
+    if attempt.offer_expires_at <= now {
+        return Err(Refusal::new(
+            Code::OfferExpired,
+            format!("the offer of attempt {} has expired", attempt.id),
+        ));
+    }
+    if run.current_attempt != Some(attempt.id) {
+        return Err(Refusal::new(
+            Code::AttemptClosed,
+            format!("attempt {} is not the run's current attempt", attempt.id),
+        ));
+    }
+    if let Some(refusal) = cannot_start(context) {
+        return Ok(Decision::FailRun(fail(context, &refusal, now)?, refusal));
+    }
+
+    let mut draft = RunDraft::of(run, Actor::Worker { id: worker.id }, now);
+    draft.step(Command::Claim)?;
+    draft.event(
+        EventKind::RunRunning,
+        object([
+            ("attempt", json!(attempt.id)),
+            ("number", json!(attempt.number)),
+            ("fence", json!(attempt.fence)),
+            ("worker", json!(worker.id)),
+        ]),
+    );
+    let mut changes = draft.finish();
+    let claimed = Attempt {
+        state: AttemptState::Claimed,
+        claim: Some(Claim { nonce: request.nonce, at: now, incarnation: worker.incarnation }),
+        deadline: Some(after(now, snapshot.execution_timeout())),
+        ..attempt.value.clone()
+    };
+    changes.update(attempt.version, claimed);
+    changes.check(worker);
+    if let Some(state) = context.state.filter(|_| run.operation.writes_state()) {
+        // From here on no older fence may write.
+        changes.update(state.version, StateObject { high_water: attempt.fence, ..state.value.clone() });
+    }
+    Ok(Decision::Grant(changes))
+}
+
+/// Object-level authorization of a worker's call: the attempt is leased to this worker under this fence.
+///
+/// # Errors
+/// [`Code::NotFound`] for another worker's attempt, [`Code::FenceMismatch`].
+pub fn own(attempt: &Attempt, worker: WorkerId, fence: Fence) -> Result<(), Refusal> {
+    if attempt.worker != worker {
+        return Err(Refusal::new(
+            Code::NotFound,
+            format!("there is no attempt `{}` for this worker", attempt.id),
+        ));
+    }
+    if attempt.fence != fence {
+        return Err(Refusal::new(Code::FenceMismatch, format!("attempt {} has another fence", attempt.id)));
+    }
+    Ok(())
+}
+
+/// As [`own`], and the attempt is claimed with this nonce and not closed.
+///
+/// # Errors
+/// As [`own`]; [`Code::FenceMismatch`] for another nonce, [`Code::AttemptClosed`].
+pub fn own_claim(attempt: &Attempt, worker: WorkerId, claim: crate::ports::ClaimRef) -> Result<(), Refusal> {
+    own(attempt, worker, claim.fence)?;
+    match &attempt.claim {
+        Some(held) if held.nonce == claim.nonce => {}
+        _ => {
+            return Err(Refusal::new(
+                Code::FenceMismatch,
+                format!("attempt {} is not claimed with this nonce", attempt.id),
+            ));
+        }
+    }
+    if attempt.state == AttemptState::Closed {
+        return Err(Refusal::new(Code::AttemptClosed, format!("attempt {} is closed", attempt.id)));
+    }
+    Ok(())
+}
+
+/// Reasons known before the tool starts that make the run pointless or wrong.
+fn cannot_start(context: &Context<'_>) -> Option<Refusal> {
+    let Context { attempt, run, snapshot, state, approval, .. } = context;
+    if let Some(state) = state.filter(|_| run.operation.writes_state())
+        && (state.head != attempt.base_generation || state.archived)
+    {
+        return Some(Refusal::new(
+            Code::StaleState,
+            format!(
+                "the state is at generation {}, but the run is based on {}",
+                state.head, attempt.base_generation
+            ),
+        ));
+    }
+    if run.approval.is_some() {
+        let holds = approval.is_some_and(|a| {
+            a.status == ApprovalStatus::Approved
+                && a.run == run.id
+                && a.snapshot == run.snapshot
+                && a.plan_digest == snapshot.plan.as_ref().map(|p| p.digest)
+        });
+        if !holds {
+            return Some(Refusal::new(
+                Code::ApprovalInvalid,
+                "the run's approval does not cover what it would execute",
+            ));
+        }
+    }
+    None
+}
+
+fn fail(context: &Context<'_>, refusal: &Refusal, now: Timestamp) -> Result<Changeset, Refusal> {
+    let mut draft = RunDraft::of(context.run, Actor::system("claim"), now);
+    draft.step(Command::FailToStart)?;
+    draft.error(refusal.code.as_str(), refusal.detail.clone());
+    draft.event(
+        EventKind::AttemptRevoked,
+        object([("attempt", json!(context.attempt.id)), ("reason", json!(refusal.code))]),
+    );
+    draft.event(EventKind::RunFailed, object([("code", json!(refusal.code))]));
+    let mut changes = draft.finish();
+    changes.update(context.attempt.version, revoked(&context.attempt.value, refusal.code.as_str(), now));
+    Ok(changes)
+}
+
+/// The attempt with its offer withdrawn.
+pub(crate) fn revoked(attempt: &Attempt, reason: &str, now: Timestamp) -> Attempt {
+    Attempt {
+        state: AttemptState::Closed,
+        closed_at: Some(now),
+        closing: Some(Closing::Revoked { reason: reason.to_owned() }),
+        ..attempt.clone()
+    }
+}
