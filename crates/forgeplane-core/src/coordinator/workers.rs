@@ -1,0 +1,174 @@
+//! Workers as administrators see them.
+
+use serde_json::json;
+
+use super::transact::Step;
+use super::{Coordinator, Result};
+use crate::id::WorkerId;
+use crate::model::*;
+use crate::ports::{Page, Permission, Select, StoreExt as _};
+use crate::refusal::{Code, Refusal};
+use crate::rules::schedule::{Candidate, View};
+use crate::rules::{Settings, capacity, object};
+
+/// A worker with what is computed about it.
+#[derive(Debug, Clone)]
+pub struct WorkerView {
+    /// The worker.
+    pub worker: Worker,
+    /// Where it is.
+    pub status: WorkerStatus,
+    /// When it was last heard of.
+    pub last_seen: Option<jiff::Timestamp>,
+    /// How many jobs it may run at once.
+    pub capacity: u32,
+    /// Its open attempts.
+    pub attempts: Vec<Attempt>,
+}
+
+/// What the scheduler's rule looks at, loaded.
+pub(super) struct ScheduleView {
+    pub(super) queued: Vec<Versioned<Run>>,
+    pub(super) workers: Vec<Candidate>,
+    pub(super) open: Vec<Versioned<Attempt>>,
+}
+
+/// The most queued runs one scheduler pass looks at.
+const QUEUE_WINDOW: usize = 1_000;
+
+impl ScheduleView {
+    pub(super) fn as_view<'a>(&'a self, settings: &'a Settings, now: jiff::Timestamp) -> View<'a> {
+        View { queued: &self.queued, workers: &self.workers, open: &self.open, settings, now }
+    }
+}
+
+impl Coordinator {
+    pub(super) async fn schedule_view(&self) -> Result<ScheduleView> {
+        Ok(ScheduleView {
+            queued: self.store().list_as::<Run>(&Select::QueuedRuns, &Page::first(QUEUE_WINDOW)).await?,
+            workers: self.candidates().await?,
+            open: self.store().list_as::<Attempt>(&Select::OpenAttempts, &Page::all()).await?,
+        })
+    }
+
+    pub(super) async fn candidates(&self) -> Result<Vec<Candidate>> {
+        let contacts = self.store().list_as::<WorkerContact>(&Select::WorkerContacts, &Page::all()).await?;
+        let contact_of = |id: WorkerId| contacts.iter().find(|c| c.worker == id).map(|c| c.value.clone());
+        let workers = self.store().list_as::<Worker>(&Select::Workers, &Page::all()).await?;
+        Ok(workers.into_iter().map(|worker| Candidate { contact: contact_of(worker.id), worker }).collect())
+    }
+
+    /// Every worker.
+    ///
+    /// # Errors
+    /// Without the permission; when the store cannot answer.
+    pub async fn workers(&self, caller: &Caller) -> Result<Vec<WorkerView>> {
+        self.authorize(caller, Permission::Read)?;
+        let open = self.store().list_as::<Attempt>(&Select::OpenAttempts, &Page::all()).await?;
+        let now = self.now();
+        Ok(self
+            .candidates()
+            .await?
+            .into_iter()
+            .map(|Candidate { worker, contact }| {
+                // Attempts of other projects count towards the worker's load but are not shown.
+                let on_worker: Vec<_> = open.iter().filter(|a| a.worker == worker.id).collect();
+                WorkerView {
+                    status: capacity::status(
+                        &worker,
+                        contact.as_ref(),
+                        on_worker.len(),
+                        self.settings(),
+                        now,
+                    ),
+                    last_seen: contact.map(|c| c.last_seen),
+                    capacity: capacity::effective(&worker, self.settings()),
+                    attempts: on_worker
+                        .into_iter()
+                        .filter(|a| a.project == caller.project)
+                        .map(|a| a.value.clone())
+                        .collect(),
+                    worker: worker.value,
+                }
+            })
+            .collect())
+    }
+
+    /// Lets a worker finish its work and take nothing new.
+    ///
+    /// # Errors
+    /// Without the permission; [`Code::NotFound`].
+    pub async fn drain_worker(&self, caller: &Caller, name_or_id: &str) -> Result<Worker> {
+        self.change_worker(caller, name_or_id, EventKind::WorkerDraining, |worker| Worker {
+            draining: true,
+            ..worker
+        })
+        .await
+    }
+
+    /// Lets a worker take work again: ends draining and quarantine.
+    ///
+    /// # Errors
+    /// Without the permission; [`Code::NotFound`].
+    pub async fn reactivate_worker(&self, caller: &Caller, name_or_id: &str) -> Result<Worker> {
+        self.change_worker(caller, name_or_id, EventKind::WorkerReactivated, |worker| Worker {
+            draining: false,
+            quarantined: None,
+            ..worker
+        })
+        .await
+    }
+
+    /// Kills a worker's credential at once. Its keys stay valid for outcomes of attempts pinned to them.
+    ///
+    /// # Errors
+    /// Without the permission; [`Code::NotFound`].
+    pub async fn disconnect_worker(&self, caller: &Caller, name_or_id: &str) -> Result<Worker> {
+        self.change_worker(caller, name_or_id, EventKind::WorkerDisconnected, |worker| Worker {
+            disconnected: true,
+            ..worker
+        })
+        .await
+    }
+
+    async fn change_worker(
+        &self,
+        caller: &Caller,
+        name_or_id: &str,
+        kind: EventKind,
+        change: impl Fn(Worker) -> Worker + Sync,
+    ) -> Result<Worker> {
+        self.authorize(caller, Permission::WorkerAdmin)?;
+        let change = &change;
+        self.transact(|| async move {
+            let worker = self.find_worker(name_or_id).await?;
+            let next = change(worker.value.clone());
+            if next == worker.value {
+                return Ok(Step::Done(next));
+            }
+            let mut changes = Changeset::new();
+            changes.update(worker.version, next.clone());
+            changes.events.push(Event {
+                seq: 0,
+                project: None,
+                run: None,
+                run_seq: 0,
+                kind,
+                actor: caller.actor(),
+                at: self.now(),
+                data: object([("worker", json!(worker.id)), ("name", json!(worker.name))]),
+            });
+            Ok(Step::Commit(changes, next))
+        })
+        .await
+    }
+
+    async fn find_worker(&self, name_or_id: &str) -> Result<Versioned<Worker>> {
+        let found = match (name_or_id.parse::<WorkerId>(), name_or_id.parse::<Name>()) {
+            (Ok(id), _) => self.store().get_as::<Worker>(id).await?,
+            (_, Ok(name)) => self.store().find_as::<Worker>(&crate::ports::Lookup::WorkerNamed(name)).await?,
+            _ => None,
+        };
+        found.ok_or_else(|| Refusal::new(Code::NotFound, format!("there is no worker `{name_or_id}`")).into())
+    }
+}
