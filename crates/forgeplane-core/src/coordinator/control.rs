@@ -297,8 +297,7 @@ impl Coordinator {
     async fn open_secrets(&self, snapshot: &Snapshot) -> Result<Vec<GrantedSecret>> {
         let mut secrets = Vec::with_capacity(snapshot.secrets.len());
         for binding in &snapshot.secrets {
-            let name = secret_blob(binding.secret, binding.version);
-            let payload = self.inner.vault.get(&name).await?.ok_or_else(|| {
+            let payload = self.inner.vault.get(&binding.payload).await?.ok_or_else(|| {
                 Refusal::new(
                     Code::SecretUnavailable,
                     format!("version {} of secret `{}` is gone", binding.version, binding.name),
@@ -456,11 +455,6 @@ impl Coordinator {
         self.forget_log_end(about);
         Ok(ReceiptAnswer { attempt: about, envelope_digest: digest, applied })
     }
-}
-
-/// Where a secret's sealed payload lives.
-pub(super) fn secret_blob(secret: crate::id::SecretId, version: u32) -> String {
-    format!("secret/{secret}/{version}")
 }
 
 fn check_digest(expected: Digest, bytes: &Bytes) -> Result<()> {

@@ -157,6 +157,7 @@ impl Coordinator {
                 name: name.clone(),
                 secret: secret.id,
                 version: secret.latest,
+                payload: secret.payload.clone(),
             });
         }
         Ok(bindings)

@@ -3,12 +3,11 @@
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
-use super::control::secret_blob;
 use super::transact::Step;
 use super::{Coordinator, Result};
 use crate::id::SecretId;
 use crate::model::*;
-use crate::ports::{Lookup, Page, Permission, Select, StoreExt as _};
+use crate::ports::{EntropyExt as _, Lookup, Page, Permission, Select, StoreExt as _};
 use crate::refusal::{Code, Refusal};
 use crate::rules::object;
 
@@ -40,18 +39,21 @@ impl Coordinator {
             .into());
         }
         let fresh = SecretId::new(self.now(), self.random());
+        let payload = format!("secret/{}", hex::encode(self.inner.entropy.bytes::<16>()));
+        // Sealed before the record names it: a version that is listed can be opened.
+        self.inner.vault.put(&payload, bytes).await?;
+        let payload = &payload;
         let approved_for = &approved_for;
         self.transact(|| async move {
             let found =
                 self.store().find_as::<Secret>(&Lookup::SecretNamed(caller.project, name.clone())).await?;
             let (id, latest) = found.as_ref().map_or((fresh, 1), |s| (s.id, s.latest + 1));
-            // Sealed before the record names it: a version that is listed can be opened.
-            self.inner.vault.put(&secret_blob(id, latest), bytes).await?;
             let secret = Secret {
                 id,
                 project: caller.project,
                 name: name.clone(),
                 latest,
+                payload: payload.clone(),
                 approved_for: approved_for.clone(),
                 updated_at: self.now(),
                 updated_by: caller.actor(),

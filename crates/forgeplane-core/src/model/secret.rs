@@ -1,4 +1,4 @@
-//! Catalog secrets. Payloads are sealed blobs named by id and version, never by their digest (a digest of
+//! Catalog secrets. Payloads are sealed blobs under random names, never under their digest (a digest of
 //! a short secret can be guessed); nothing here holds a value.
 
 use jiff::Timestamp;
@@ -18,6 +18,8 @@ pub struct Secret {
     pub name: Name,
     /// The newest version.
     pub latest: u32,
+    /// Where the newest version's sealed payload lives; a fresh name for each, so that none is ever overwritten.
+    pub payload: String,
     /// Instances that may use it, by name; empty: none.
     pub approved_for: Vec<Name>,
     /// When the newest version was stored.
@@ -37,4 +39,6 @@ pub struct SecretBinding {
     pub secret: SecretId,
     /// The version.
     pub version: u32,
+    /// Where its sealed payload lives.
+    pub payload: String,
 }
