@@ -1,0 +1,61 @@
+//! Everything that must pass before a change lands.
+
+use std::process::Command;
+
+use crate::shell::{Result, cargo, execute, is_root, succeeds, which};
+use crate::{demo, tools};
+
+/// Runs all checks, cheapest first.
+fn run_checks() -> Result<()> {
+    execute(cargo().args(["fmt", "--all", "--check"]))?;
+    execute(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    execute(cargo().args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// `cargo xtask test`.
+pub fn run() -> Result<()> {
+    needs()?;
+    run_checks()?;
+    let ansible = tools::ansible_playbook()?;
+    let with_env = |command: &mut Command| {
+        command.env("FORGEPLANE_TEST_ANSIBLE_PLAYBOOK", &ansible);
+    };
+    let mut tests = cargo();
+    with_env(&mut tests);
+    if succeeds(cargo().args(["nextest", "--version"])) {
+        execute(tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]))?;
+    } else {
+        execute(tests.args(["test", "--workspace", "--all-targets", "--no-fail-fast"]))?;
+    }
+    execute(cargo().args(["test", "--workspace", "--doc"]))?;
+    demo::run(&demo::Options::default())
+}
+
+/// Writes the checked-in OpenAPI document anew.
+pub fn write_openapi() -> Result<()> {
+    execute(
+        cargo()
+            .args(["test", "-p", "forgeplane-server", "--test", "openapi"])
+            .env("FORGEPLANE_WRITE_OPENAPI", "1"),
+    )
+}
+
+/// What the tests cannot install themselves; nothing is skipped when it is missing.
+fn needs() -> Result<()> {
+    if !is_root() {
+        return Err("the tests switch to isolated user ids, which only root can: run them as root (for instance in a container)".into());
+    }
+    if which("terraform").is_none() {
+        return Err(
+            "the tests run a real Terraform (1.5 or newer): put `terraform` into PATH and run them again"
+                .into(),
+        );
+    }
+    if which("python3").is_none() {
+        return Err(
+            "the tests run a real Ansible from a virtual environment: install python3 with its venv module"
+                .into(),
+        );
+    }
+    Ok(())
+}
