@@ -1,0 +1,9 @@
+//! Generates the messages and services; compiles the protobuf files in Rust, so that no protoc is needed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let file = "proto/forgeplane/worker/v1/worker.proto";
+    println!("cargo::rerun-if-changed={file}");
+    let descriptors = protox::compile([file], ["proto"])?;
+    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    Ok(())
+}
