@@ -1,0 +1,94 @@
+//! Workers.
+
+use std::collections::BTreeMap;
+
+use forgeplane_core::coordinator;
+use forgeplane_core::digest::Digest;
+use forgeplane_core::id::WorkerId;
+use forgeplane_core::model::{self, Name};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Attempt, WorkerStatus};
+
+/// A worker as it registered and as operators set it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Worker {
+    /// Its id.
+    #[schema(value_type = String)]
+    pub id: WorkerId,
+    /// The name it registered with; unique.
+    #[schema(value_type = String)]
+    pub name: Name,
+    /// Its pool.
+    #[schema(value_type = String)]
+    pub pool: Name,
+    /// Tool labels it can run, with the version it found.
+    pub capabilities: BTreeMap<String, String>,
+    /// The most jobs it says it can run at once.
+    pub max_jobs: u32,
+    /// It runs tools without isolation (explicit local development mode).
+    pub unsafe_no_isolation: bool,
+    /// Takes no new work.
+    pub draining: bool,
+    /// Its credential is dead.
+    pub disconnected: bool,
+    /// Why it was taken out of service.
+    pub quarantined: Option<String>,
+    /// Grows with every registration.
+    pub incarnation: u64,
+    /// Id of the key that signs its outcomes.
+    #[schema(value_type = String)]
+    pub key: Digest,
+    /// First registration.
+    #[schema(value_type = String, format = DateTime)]
+    pub registered_at: Timestamp,
+}
+
+impl From<model::Worker> for Worker {
+    fn from(it: model::Worker) -> Self {
+        Self {
+            id: it.id,
+            name: it.name,
+            pool: it.pool,
+            capabilities: it.capabilities.into_iter().map(|(t, v)| (t.label().to_owned(), v)).collect(),
+            max_jobs: it.max_jobs,
+            unsafe_no_isolation: it.unsafe_no_isolation,
+            draining: it.draining,
+            disconnected: it.disconnected,
+            quarantined: it.quarantined,
+            incarnation: it.incarnation,
+            key: it.key,
+            registered_at: it.registered_at,
+        }
+    }
+}
+
+/// A worker with what is computed about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WorkerDetail {
+    /// The worker.
+    pub worker: Worker,
+    /// Where it is.
+    pub status: WorkerStatus,
+    /// When it was last heard of.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_seen: Option<Timestamp>,
+    /// How many jobs it may run at once.
+    pub capacity: u32,
+    /// Its open attempts of the caller's project.
+    pub attempts: Vec<Attempt>,
+}
+
+impl From<coordinator::WorkerView> for WorkerDetail {
+    fn from(view: coordinator::WorkerView) -> Self {
+        Self {
+            worker: view.worker.into(),
+            status: view.status.into(),
+            last_seen: view.last_seen,
+            capacity: view.capacity,
+            attempts: view.attempts.into_iter().map(Attempt::from).collect(),
+        }
+    }
+}

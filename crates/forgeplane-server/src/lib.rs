@@ -1,0 +1,4 @@
+//! The HTTP API of Forgeplane.
+#![forbid(unsafe_code)]
+
+pub mod api;
