@@ -248,6 +248,7 @@ impl Coordinator {
             project: attempt.project,
             run: attempt.run,
             attempt: attempt.id,
+            number: attempt.number,
             fence: attempt.fence,
             worker: attempt.worker,
             snapshot: attempt.snapshot,

@@ -21,6 +21,8 @@ pub struct BundleManifest {
     pub run: RunId,
     /// The attempt.
     pub attempt: AttemptId,
+    /// Its number.
+    pub number: u32,
     /// Its fence.
     pub fence: Fence,
     /// The worker it is for.

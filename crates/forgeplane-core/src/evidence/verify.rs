@@ -138,6 +138,7 @@ impl Evidence {
         same("bundle digest", &outcome.bundle, &self.bundle.digest())?;
         same("run", &outcome.run, &manifest.run)?;
         same("attempt", &outcome.attempt, &manifest.attempt)?;
+        same("attempt number", &outcome.number, &manifest.number)?;
         same("fence", &outcome.fence, &manifest.fence)?;
         same("worker", &outcome.worker, &manifest.worker)?;
         same("project", &outcome.project, &manifest.project)?;
