@@ -49,7 +49,9 @@ use jiff::Timestamp;
 
 use crate::id::AttemptId;
 use crate::model::Caller;
-use crate::ports::{Clock, Entropy, EntropyExt as _, EventSink, JobQueue, Permission, Policy, Store};
+use crate::ports::{
+    Clock, Entropy, EntropyExt as _, EventSink, JobQueue, Page, Permission, Policy, Select, Store,
+};
 use crate::refusal::{Code, Refusal};
 use crate::rules::Settings;
 use crate::seal::Vault;
@@ -131,8 +133,19 @@ impl Coordinator {
         self.inner.signing_key.verifying_key().to_bytes()
     }
 
-    fn now(&self) -> Timestamp {
+    /// Now, by the coordinator's clock: what expiry times are counted from.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
         self.inner.clock.now()
+    }
+
+    /// Whether the store answers, for readiness probes.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn ready(&self) -> Result<()> {
+        self.store().list(&Select::Projects, &Page::first(1)).await?;
+        Ok(())
     }
 
     fn store(&self) -> &dyn Store {
