@@ -1,0 +1,1 @@
+//! Masks secrets in output, however the output is cut into pieces.

@@ -1,0 +1,1 @@
+//! Source bundles: refused whole before anything is written.
