@@ -4,7 +4,7 @@
 //! from the code. To write it anew after a change:
 //!
 //! ```text
-//! FORGEPLANE_WRITE_OPENAPI=1 cargo test -p forgeplane-server --test openapi
+//! FORGEPLANE_WRITE_OPENAPI=1 cargo test -p forgeplane-server --test http openapi
 //! ```
 
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};

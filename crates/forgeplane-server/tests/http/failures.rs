@@ -1,0 +1,32 @@
+//! A store that does not answer: who may try again is told so, and nobody learns what is inside.
+
+use std::sync::atomic::Ordering;
+
+use crate::support::House;
+
+#[tokio::test]
+async fn a_store_that_is_away_is_a_503_to_be_tried_again() {
+    let house = House::new().await;
+    house.get("", "/readyz").await.expect::<serde_json::Value>(200);
+    house.trouble.unavailable.store(true, Ordering::SeqCst);
+    for (token, path) in [("", "/readyz"), (house.viewer.as_str(), "/api/v1/runs")] {
+        let answer = house.get(token, path).await;
+        answer.problem(503, "store_unavailable");
+        assert_eq!(answer.header("retry-after"), "1");
+        assert!(!answer.text().contains("db-7"), "{}", answer.text());
+    }
+    house.get("", "/healthz").await.expect::<serde_json::Value>(200);
+    house.trouble.unavailable.store(false, Ordering::SeqCst);
+    house.get(&house.viewer, "/api/v1/runs").await.expect::<serde_json::Value>(200);
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_used_is_a_500_without_internals() {
+    let house = House::new().await;
+    house.trouble.unusable.store(true, Ordering::SeqCst);
+    let answer = house.get(&house.viewer, "/api/v1/runs").await;
+    let problem = answer.problem(500, "store_unusable");
+    assert!(problem.way_out.unwrap().contains("request id"));
+    assert_eq!(answer.header("retry-after"), "");
+    assert!(!answer.text().contains("db-7") && !answer.text().contains("table"), "{}", answer.text());
+}
