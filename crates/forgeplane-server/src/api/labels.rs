@@ -1,11 +1,14 @@
 //! Labels: the closed sets of words the API uses.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use forgeplane_core::model;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
+use utoipa::{PartialSchema, ToSchema};
 
 /// A word that is not in its set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +25,9 @@ impl fmt::Display for UnknownLabel {
 impl std::error::Error for UnknownLabel {}
 
 macro_rules! labels {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ })*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+    ($($(#[doc = $doc:literal])+ $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ })*) => {$(
+        $(#[doc = $doc])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum $name {
             $($(#[$variant_doc])* #[serde(rename = $text)] $variant,)+
         }
@@ -37,6 +40,23 @@ macro_rules! labels {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
+            }
+        }
+
+        // By hand: the derive does not see a label that comes out of a macro.
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                ObjectBuilder::new()
+                    .schema_type(Type::String)
+                    .description(Some(concat!($($doc),+).trim()))
+                    .enum_values(Some(Self::ALL.iter().map(|label| label.as_str())))
+                    .into()
+            }
+        }
+
+        impl ToSchema for $name {
+            fn name() -> Cow<'static, str> {
+                Cow::Borrowed(stringify!($name))
             }
         }
 
@@ -291,6 +311,14 @@ mod tests {
         for stream in LogStream::ALL {
             assert_eq!(model::LogStream::from(*stream).as_str(), stream.as_str());
         }
+    }
+
+    #[test]
+    fn the_schema_lists_the_labels_as_they_travel() {
+        let schema = serde_json::to_value(RunStatus::schema()).unwrap();
+        let labels: Vec<_> = RunStatus::ALL.iter().map(|s| s.as_str()).collect();
+        assert_eq!(schema["enum"], serde_json::json!(labels));
+        assert_eq!(schema["description"], "Where a run is.");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 mod actor;
 mod approval;
+mod attempt;
 mod event;
 mod instance;
 mod labels;
@@ -19,6 +20,7 @@ mod page;
 mod problem;
 mod run;
 mod secret;
+mod snapshot;
 mod state;
 mod template;
 mod token;
@@ -26,6 +28,7 @@ mod worker;
 
 pub use actor::*;
 pub use approval::*;
+pub use attempt::*;
 pub use event::*;
 pub use instance::*;
 pub use labels::*;
@@ -34,6 +37,7 @@ pub use page::*;
 pub use problem::*;
 pub use run::*;
 pub use secret::*;
+pub use snapshot::*;
 pub use state::*;
 pub use template::*;
 pub use token::*;

@@ -317,6 +317,7 @@ async fn a_reason_may_be_left_out_but_not_be_anything() {
     let run = house.run(&instance, json!({"operation": "plan"})).await;
     let path = format!("/api/v1/runs/{}/cancel", run.id);
     house.post(&house.operator, &path, json!({"reason": 5})).await.problem(400, "invalid_field");
+    house.post(&house.operator, &path, json!(["x"])).await.problem(400, "invalid_field");
     house.post(&house.operator, &path, json!({"because": "x"})).await.problem(400, "invalid_field");
     let untyped =
         crate::support::request(Method::POST, &house.operator, &path).body(Body::from("{}")).unwrap();

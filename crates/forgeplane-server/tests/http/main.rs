@@ -10,3 +10,4 @@ mod streams;
 mod support;
 mod tenancy;
 mod transitions;
+mod worker;

@@ -7,7 +7,7 @@ async fn the_checked_in_document_is_what_the_code_says() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
     let now = forgeplane_server::openapi::json();
     if std::env::var_os("FORGEPLANE_WRITE_OPENAPI").is_some() {
-        std::fs::write(path, &now).unwrap();
+        std::fs::write(path, now).unwrap();
     }
     let checked_in = std::fs::read_to_string(path).unwrap();
     assert!(
@@ -17,7 +17,7 @@ async fn the_checked_in_document_is_what_the_code_says() {
 
     let house = House::new().await;
     let served = house.get("", "/api/v1/openapi.json").await;
-    assert_eq!((served.status.as_u16(), served.text()), (200, now));
+    assert_eq!((served.status.as_u16(), served.text().as_str()), (200, now));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use forgeplane_core::model::OutcomeKind;
 use forgeplane_server::api;
 use serde_json::json;
 
-use crate::support::{FakeWorker, House};
+use crate::support::House;
+use crate::worker::FakeWorker;
 
 const COMMANDS: [&str; 5] = ["approve", "reject", "cancel", "requeue", "promote"];
 
