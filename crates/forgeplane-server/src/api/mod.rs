@@ -4,7 +4,7 @@
 //!
 //! - ids, names and digests travel as their text (`run_…`, `payments`, `sha256:…`);
 //! - times are RFC 3339, durations are whole seconds in fields that end in `_s`;
-//! - tools, operations and statuses travel as their labels ([`labels`]);
+//! - tools, operations and statuses travel as their labels, such as [`RunStatus`];
 //! - a list is a [`Page`]; give its `next` back as `?after=` to go on;
 //! - a request with a field nobody knows is refused; a response may get more fields over time;
 //! - an error is a [`Problem`].
