@@ -1,7 +1,7 @@
 //! The words of the stories.
 
 use forgeplane_core::model::*;
-use forgeplane_core::ports::{Committed, Conflict, Store};
+use forgeplane_core::ports::{Committed, Conflict, Page, Select, Store};
 
 /// A changeset that inserts records.
 pub(super) fn inserting(records: impl IntoIterator<Item = impl Into<Record>>) -> Changeset {
@@ -85,4 +85,9 @@ pub(super) async fn all_events(store: &dyn Store) -> Vec<Event> {
 /// Every message of the outbox.
 pub(super) async fn all_outbox(store: &dyn Store) -> Vec<OutboxMessage> {
     store.outbox(usize::MAX).await.expect("the store answers")
+}
+
+/// A page of a list.
+pub(super) async fn listed(store: &dyn Store, select: &Select, page: &Page) -> Vec<Record> {
+    store.list(select, page).await.expect("the store answers").into_iter().map(|it| it.value).collect()
 }

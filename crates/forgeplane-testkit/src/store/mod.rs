@@ -4,9 +4,10 @@
 //! | --- | --- |
 //! | [`commit`] | atomicity, batches |
 //! | [`versions`] | expectations, checks, immutable kinds |
-//! | [`constraints`] | each [`Constraint`](forgeplane_core::ports::Constraint), and when it lets go |
+//! | [`attempts`] | what keeps a run from being executed twice |
+//! | [`constraints`] | every other [`Constraint`](forgeplane_core::ports::Constraint), and when it lets go |
 //! | [`queries`] | each [`Lookup`](forgeplane_core::ports::Lookup) |
-//! | [`lists`] | each [`Select`](forgeplane_core::ports::Select), its order and filters |
+//! | [`catalogs`], [`lists`] | each [`Select`](forgeplane_core::ports::Select), its order and filters |
 //! | [`paging`] | cursors |
 //! | [`events`] | sequence numbers, filters, paging |
 //! | [`outbox`] | order and removal |
@@ -16,7 +17,20 @@
 //! | [`literal`] | hostile and unusual content |
 //! | [`durability`] | what is there after the store was opened again |
 
+pub mod attempts;
+pub mod catalogs;
 pub mod commit;
+pub mod concurrency;
+pub mod constraints;
+pub mod durability;
+pub mod events;
+pub mod fences;
+pub mod lists;
+pub mod literal;
+pub mod logs;
+pub mod outbox;
+pub mod paging;
+pub mod queries;
 pub mod versions;
 
 mod given;
