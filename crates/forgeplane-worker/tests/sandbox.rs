@@ -154,6 +154,44 @@ async fn a_command_whose_handle_is_dropped_is_killed() {
 }
 
 #[tokio::test]
+async fn a_start_that_nobody_waits_for_leaves_nothing_running() {
+    let bench = Bench::new();
+    for patience in 0..40 {
+        let spec = bench.spec("exec sleep 600", &[]);
+        let started = tokio::time::timeout(Duration::from_micros(patience * 100), bench.sandbox.spawn(spec));
+        drop(started.await);
+    }
+    // Starts are served in turn: when this one has run, every abandoned one has been started and ended.
+    let mut last = bench.start("true", &[]).await;
+    last.wait().await.unwrap();
+    fixture::until(|| bench.survivors().is_empty().then_some(()));
+}
+
+#[tokio::test]
+async fn a_tool_outlives_the_sandbox_value_but_not_its_handle() {
+    let bench = Bench::new();
+    let sandbox = Sandbox::new(bench.sandbox.isolation(), Some(fixture::HELPER.into())).unwrap();
+    let spec = bench.spec("for n in 1 2 3; do echo $n; sleep 0.1; done", &[]);
+    let mut running = sandbox.spawn(spec).await.unwrap();
+    drop(sandbox);
+    let mut out = fixture::Lines::new(running.take_stdout().unwrap());
+    for expected in ["1", "2", "3"] {
+        assert_eq!(out.next().await, expected);
+    }
+    assert_eq!(running.wait().await.unwrap(), CODE_0);
+}
+
+#[tokio::test]
+async fn e22_what_keeps_the_pipe_open_does_not_keep_the_run_open() {
+    let bench = Bench::new();
+    let mut running = bench.start("sleep 600 & echo started", &[]).await;
+    let mut out = fixture::Lines::new(running.take_stdout().unwrap());
+    assert_eq!(out.next().await, "started");
+    assert_eq!(running.wait().await.unwrap(), CODE_0);
+    assert!(out.ended().await, "the rest of the group ends with its leader");
+}
+
+#[tokio::test]
 async fn e12_the_tool_cannot_read_what_is_roots() {
     let bench = Bench::new();
     let key = bench.cwd().join("worker.key");
