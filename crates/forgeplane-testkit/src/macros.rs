@@ -31,11 +31,71 @@ macro_rules! store_conformance {
     };
 }
 
+/// Makes a test of every story of the [queue suite](crate::queue) for the queues of a
+/// [`QueueBuilder`](crate::QueueBuilder) whose guard is a [`QueueGuard`](crate::QueueGuard).
+///
+/// `queue_conformance!(MyQueue, durable)` also tells that unacknowledged jobs are there after the queue was
+/// [reopened](crate::Reopen). The form must match [`Builder::DURABLE`](crate::Builder::DURABLE).
+#[macro_export]
+macro_rules! queue_conformance {
+    ($builder:ty) => {
+        const _: () = assert!(
+            !<$builder as $crate::Builder>::DURABLE,
+            "a durable queue is tested by queue_conformance!(Builder, durable)"
+        );
+        mod queue_conformance {
+            use super::*;
+            $crate::__queue_stories!($builder);
+        }
+    };
+    ($builder:ty, durable) => {
+        const _: () = assert!(
+            <$builder as $crate::Builder>::DURABLE,
+            "a queue that is not durable is tested by queue_conformance!(Builder)"
+        );
+        mod queue_conformance {
+            use super::*;
+            $crate::__queue_stories!($builder);
+            $crate::__queue_durability_stories!($builder);
+        }
+    };
+}
+
+/// Makes a test of every story of the [blob suite](crate::blob) for the blob stores of a
+/// [`Builder`](crate::Builder) whose guard is a [`BlobGuard`](crate::BlobGuard).
+///
+/// `blob_conformance!(MyBlobs, durable)` also tells that blobs are there after the store was
+/// [reopened](crate::Reopen). The form must match [`Builder::DURABLE`](crate::Builder::DURABLE).
+#[macro_export]
+macro_rules! blob_conformance {
+    ($builder:ty) => {
+        const _: () = assert!(
+            !<$builder as $crate::Builder>::DURABLE,
+            "a durable blob store is tested by blob_conformance!(Builder, durable)"
+        );
+        mod blob_conformance {
+            use super::*;
+            $crate::__blob_stories!($builder);
+        }
+    };
+    ($builder:ty, durable) => {
+        const _: () = assert!(
+            <$builder as $crate::Builder>::DURABLE,
+            "a blob store that is not durable is tested by blob_conformance!(Builder)"
+        );
+        mod blob_conformance {
+            use super::*;
+            $crate::__blob_stories!($builder);
+            $crate::__blob_durability_stories!($builder);
+        }
+    };
+}
+
 /// Makes a module of tests for each module of stories.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __stories {
-    ($builder:ty, |$guard:ident| $backend:expr, $run:expr;
+    ($builder:ty, |$guard:ident| $arguments:tt, $run:expr;
      $($($path:ident)::+ => $theme:ident { $($story:ident,)* })*) => {$(
         mod $theme {
             use super::*;
@@ -46,7 +106,7 @@ macro_rules! __stories {
                     $run(async {
                         #[allow(unused_mut)]
                         let mut $guard = <$builder as $crate::Builder>::build().await;
-                        stories::$story($backend).await;
+                        stories::$story $arguments.await;
                     });
                 }
             )*
@@ -58,7 +118,7 @@ macro_rules! __stories {
 #[macro_export]
 macro_rules! __store_stories {
     ($builder:ty) => {
-        $crate::__stories! { $builder, |guard| $crate::StoreGuard::store(&guard), $crate::run::story;
+        $crate::__stories! { $builder, |guard| ($crate::StoreGuard::store(&guard)), $crate::run::story;
             store::attempts => attempts {
                 open_attempt_per_run,
                 open_attempt_per_slot,
@@ -202,7 +262,7 @@ macro_rules! __store_stories {
 #[macro_export]
 macro_rules! __store_durability_stories {
     ($builder:ty) => {
-        $crate::__stories! { $builder, |guard| &mut guard, $crate::run::story;
+        $crate::__stories! { $builder, |guard| (&mut guard), $crate::run::story;
             store::durability => durability {
                 records_and_versions_survive,
                 lists_and_lookups_survive,
@@ -212,6 +272,81 @@ macro_rules! __store_durability_stories {
                 fences_grow_across_reopening,
                 constraints_hold_across_reopening,
                 a_conflict_leaves_nothing_to_find_later,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __queue_stories {
+    ($builder:ty) => {
+        $crate::__stories! { $builder,
+            |guard| ($crate::QueueGuard::queue(&guard), &<$builder as $crate::QueueBuilder>::TIMING),
+            |story| $crate::run::story_in(<$builder as $crate::QueueBuilder>::TIMING.time, story);
+            queue => queue {
+                a_published_job_reaches_its_worker,
+                a_job_waits_for_its_worker,
+                a_waiting_worker_is_woken,
+                a_worker_receives_its_own_jobs_only,
+                jobs_of_a_worker_come_in_order,
+                a_republication_is_delivered_again,
+                an_acknowledged_job_is_gone,
+                a_refused_job_comes_again_after_the_delay,
+                a_delayed_job_does_not_hold_up_others,
+                a_dropped_delivery_comes_again,
+                a_new_subscriber_gets_what_was_not_acknowledged,
+                dropping_next_loses_nothing,
+                work_in_progress_is_not_delivered_again,
+                jobs_of_many_publishers_all_arrive,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __queue_durability_stories {
+    ($builder:ty) => {
+        $crate::__stories! { $builder,
+            |guard| (&mut guard, &<$builder as $crate::QueueBuilder>::TIMING),
+            |story| $crate::run::story_in(<$builder as $crate::QueueBuilder>::TIMING.time, story);
+            queue => durability {
+                unacknowledged_jobs_survive,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __blob_stories {
+    ($builder:ty) => {
+        $crate::__stories! { $builder, |guard| ($crate::BlobGuard::blobs(&guard)), $crate::run::story;
+            blob => blob {
+                a_blob_reads_back,
+                a_missing_blob_is_not_there,
+                an_empty_blob_is_there,
+                any_bytes_are_kept,
+                putting_again_replaces,
+                a_deleted_blob_is_gone,
+                deleting_nothing_is_no_error,
+                every_name_is_a_name_of_its_own,
+                eight_megabytes_are_kept,
+                a_reader_sees_all_or_nothing,
+                writers_of_different_names_do_not_disturb_each_other,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __blob_durability_stories {
+    ($builder:ty) => {
+        $crate::__stories! { $builder, |guard| (&mut guard), $crate::run::story;
+            blob => durability {
+                blobs_survive,
             }
         }
     };

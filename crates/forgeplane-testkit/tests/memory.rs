@@ -1,24 +1,27 @@
 //! The reference backends keep their contracts.
 
-use async_trait::async_trait;
-use forgeplane_core::memory::MemoryStore;
-use forgeplane_core::ports::Store;
-use forgeplane_testkit::{Builder, StoreGuard, store_conformance};
+use std::time::Duration;
 
-struct Stores;
+use async_trait::async_trait;
+use forgeplane_core::memory::{MemoryBlobs, MemoryQueue, MemoryStore};
+use forgeplane_core::ports::{BlobStore, JobQueue, Store};
+use forgeplane_testkit::{
+    BlobGuard, Builder, QueueBuilder, QueueGuard, QueueTiming, StoreGuard, Time, blob_conformance,
+    queue_conformance, store_conformance,
+};
+
+/// Builds backends of type `T`, and guards one: nothing but the backend has to be kept alive.
+struct Memory<T>(T);
 
 #[async_trait]
-impl Builder for Stores {
-    type Guard = Memory<MemoryStore>;
+impl<T: Default + Send> Builder for Memory<T> {
+    type Guard = Self;
     const DURABLE: bool = false;
 
-    async fn build() -> Self::Guard {
-        Memory(MemoryStore::new())
+    async fn build() -> Self {
+        Self(T::default())
     }
 }
-
-/// Nothing but the backend has to be kept alive.
-struct Memory<T>(T);
 
 impl StoreGuard for Memory<MemoryStore> {
     fn store(&self) -> &dyn Store {
@@ -26,4 +29,22 @@ impl StoreGuard for Memory<MemoryStore> {
     }
 }
 
-store_conformance!(Stores);
+impl QueueGuard for Memory<MemoryQueue> {
+    fn queue(&self) -> &dyn JobQueue {
+        &self.0
+    }
+}
+
+impl QueueBuilder for Memory<MemoryQueue> {
+    const TIMING: QueueTiming = QueueTiming { time: Time::Paused, redelivery: Duration::from_secs(30) };
+}
+
+impl BlobGuard for Memory<MemoryBlobs> {
+    fn blobs(&self) -> &dyn BlobStore {
+        &self.0
+    }
+}
+
+store_conformance!(Memory<MemoryStore>);
+queue_conformance!(Memory<MemoryQueue>);
+blob_conformance!(Memory<MemoryBlobs>);
