@@ -35,7 +35,7 @@ pub fn run() -> Result<()> {
 pub fn write_openapi() -> Result<()> {
     execute(
         cargo()
-            .args(["test", "-p", "forgeplane-server", "--test", "openapi"])
+            .args(["test", "-p", "forgeplane-server", "--test", "http", "openapi"])
             .env("FORGEPLANE_WRITE_OPENAPI", "1"),
     )
 }

@@ -1,0 +1,1 @@
+//! Benchmarks; run one with `cargo bench -p forgeplane-benches --bench store_sqlite`.

@@ -1,0 +1,51 @@
+//! `forgeplane worker`.
+
+use std::process::ExitCode;
+
+use forgeplane_server::api::{Page, Worker, WorkerDetail};
+
+use super::{Context, segment};
+use crate::args::WorkerCommand;
+use crate::failure::Failure;
+use crate::output;
+
+pub async fn run(context: &Context, command: WorkerCommand) -> Result<ExitCode, Failure> {
+    let (worker, verb) = match &command {
+        WorkerCommand::List => return list(context).await,
+        WorkerCommand::Drain { worker } => (worker, "drain"),
+        WorkerCommand::Reactivate { worker } => (worker, "reactivate"),
+        WorkerCommand::Disconnect { worker } => (worker, "disconnect"),
+    };
+    let worker: Worker =
+        context.client.post(&format!("/workers/{}/{verb}", segment(worker)), &serde_json::json!({})).await?;
+    context.print(&worker, |worker| println!("{} {}: {verb}", worker.id, worker.name))
+}
+
+async fn list(context: &Context) -> Result<ExitCode, Failure> {
+    let page: Page<WorkerDetail> = context.client.get("/workers", &[]).await?;
+    context.print(&page, |page| {
+        output::table(
+            ["NAME", "POOL", "STATUS", "TOOLS", "JOBS", "LAST SEEN", "ID"],
+            page.items.iter().map(|w| {
+                let tools: Vec<_> =
+                    w.worker.capabilities.iter().map(|(tool, version)| format!("{tool} {version}")).collect();
+                let mut status = w.status.to_string();
+                if let Some(reason) = &w.worker.quarantined {
+                    status = format!("{status} (quarantined: {reason})");
+                }
+                if w.worker.unsafe_no_isolation {
+                    status.push_str(" UNSAFE");
+                }
+                [
+                    w.worker.name.to_string(),
+                    w.worker.pool.to_string(),
+                    status,
+                    if tools.is_empty() { "[]".into() } else { tools.join(", ") },
+                    format!("{}/{}", w.attempts.len(), w.capacity),
+                    output::time_or_dash(w.last_seen),
+                    w.worker.id.to_string(),
+                ]
+            }),
+        );
+    })
+}

@@ -1,0 +1,353 @@
+//! Executors: how a tool is run for an operation.
+//!
+//! An [`Executor`] turns a prepared attempt ([`Execution`]) into commands. It decides what to run and what an
+//! exit code means; everything else (isolation, logs, stop, state, signing) is the worker's and the same for
+//! every tool. To add a tool, implement the trait and give it to the worker's builder.
+//!
+//! Rules for an executor:
+//! - Run tools only through [`Execution::command`] and [`Execution::capture`]: they isolate, log and stop.
+//! - Never put an input or a secret into arguments; they are readable by every process of the machine.
+//! - The exit code is the truth. A command that was stopped returns [`ExecutionError::Stopped`]; pass it on.
+
+mod ansible;
+mod terraform;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use forgeplane_core::digest::Digest;
+use forgeplane_core::model::{ArtifactKind, LogStream, Object, PlanSummary, RunError, Snapshot, Tool};
+use forgeplane_core::ports::{ArtifactUpload, ClaimRef, ControlError, GrantedSecret};
+use forgeplane_core::rules::inputs::put_at;
+use secrecy::ExposeSecret as _;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio_util::sync::CancellationToken;
+
+pub use ansible::AnsibleExecutor;
+pub use terraform::TerraformExecutor;
+
+use crate::link::Link;
+use crate::logs::LogWriter;
+use crate::retry::while_unavailable;
+use crate::sandbox::{CommandSpec, Exit, Running, Sandbox, SandboxError};
+use crate::state_server::StateServer;
+use crate::stop::StopLatch;
+use crate::tools::FoundTool;
+use crate::workspace::Workspace;
+
+/// How long pipes are read on after the tool ended and everything of it was killed.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Runs one tool.
+#[async_trait]
+pub trait Executor: Send + Sync + 'static {
+    /// The tool.
+    fn tool(&self) -> Tool;
+
+    /// Runs the snapshot's operation. `Ok` says what happened, also when the tool failed.
+    ///
+    /// # Errors
+    /// When the execution could not be carried through: stopped, or something around the tool failed.
+    async fn execute(&self, execution: &mut Execution<'_>) -> Result<Report, ExecutionError>;
+}
+
+/// What a tool did.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// How the deciding command ended.
+    pub exit: Option<Exit>,
+    /// Why the operation did not succeed; absent: it did.
+    pub error: Option<RunError>,
+    /// What was planned or applied.
+    pub summary: Option<PlanSummary>,
+}
+
+impl Report {
+    /// The operation failed because a command did.
+    #[must_use]
+    pub fn command_failed(what: &str, exit: Exit) -> Self {
+        let how = match (exit.code, exit.signal) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => "no exit status".to_owned(),
+        };
+        Self {
+            exit: Some(exit),
+            error: Some(RunError {
+                code: "tool_failed".into(),
+                message: format!("{what} ended with {how}; see the log"),
+            }),
+            summary: None,
+        }
+    }
+}
+
+/// Why an execution could not be carried through.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutionError {
+    /// A stop was asked for; the command, if one ran, ended like this.
+    #[error("the run was stopped")]
+    Stopped(Option<Exit>),
+    /// The tool could not be started or watched.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The workspace could not be read or written.
+    #[error("the workspace: {0}")]
+    Io(#[from] std::io::Error),
+    /// The coordinator refused something.
+    #[error("the coordinator: {0}")]
+    Control(#[from] ControlError),
+    /// Something is not as it must be.
+    #[error("{message}")]
+    Invalid {
+        /// Stable code of the run's error.
+        code: &'static str,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+impl ExecutionError {
+    /// The run's error.
+    #[must_use]
+    pub fn run_error(&self) -> RunError {
+        let code = match self {
+            Self::Stopped(_) => "stopped",
+            Self::Sandbox(error) => error.code(),
+            Self::Io(_) => "workspace_failed",
+            Self::Control(ControlError::Refused(refusal)) => refusal.code.as_str(),
+            Self::Control(ControlError::Unavailable(_)) => "coordinator_unavailable",
+            Self::Invalid { code, .. } => code,
+        };
+        RunError { code: code.to_owned(), message: self.to_string() }
+    }
+}
+
+/// A prepared attempt: what an executor works with.
+pub struct Execution<'a> {
+    /// What to do.
+    pub snapshot: &'a Snapshot,
+    /// Where.
+    pub workspace: &'a Workspace,
+    /// The tool that was found at start-up.
+    pub tool: &'a FoundTool,
+    /// The plan file to apply, as approved.
+    pub plan: Option<&'a Bytes>,
+    /// The dependency lock file of that plan.
+    pub lock_file: Option<&'a Bytes>,
+    pub(crate) secrets: &'a [GrantedSecret],
+    pub(crate) state: Option<&'a StateServer>,
+    pub(crate) sandbox: &'a Sandbox,
+    pub(crate) log: &'a LogWriter,
+    pub(crate) stop: &'a StopLatch,
+    pub(crate) link: &'a Link,
+    pub(crate) claim: ClaimRef,
+    pub(crate) artifacts: BTreeMap<ArtifactKind, Digest>,
+    pub(crate) started: bool,
+    pub(crate) forced: bool,
+    pub(crate) show_timeout: Duration,
+}
+
+impl Execution<'_> {
+    /// Inputs with secrets at their paths. Goes into files only.
+    #[must_use]
+    pub fn inputs(&self) -> Value {
+        let mut inputs = Value::Object(self.snapshot.inputs.clone());
+        for secret in self.secrets {
+            put_at(&mut inputs, &secret.path, Value::String(secret.value.expose_secret().to_owned()));
+        }
+        inputs
+    }
+
+    /// The inputs as top-level names.
+    #[must_use]
+    pub fn input_names(&self) -> Object {
+        self.inputs().as_object().cloned().unwrap_or_default()
+    }
+
+    /// The environment every command starts from: nothing of the worker's own.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
+        base_environment(&self.tool.path, &self.workspace.home, &self.workspace.tmp)
+    }
+
+    /// Writes a line of the worker's own into the log.
+    pub fn say(&self, line: &str) {
+        self.log.say(line);
+    }
+
+    /// Runs the tool with its output in the log. A stop sends exactly one SIGINT to its process group, waits
+    /// for the grace period, and kills.
+    ///
+    /// # Errors
+    /// [`ExecutionError::Stopped`] if a stop was asked for before or while it ran and it did not succeed.
+    pub async fn command(
+        &mut self,
+        args: &[OsString],
+        env: Vec<(OsString, OsString)>,
+        cwd: &Path,
+    ) -> Result<Exit, ExecutionError> {
+        let mut running = self.spawn(args, env, cwd).await?;
+        let pumps = [
+            running.take_stdout().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stdout, pipe))),
+            running.take_stderr().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stderr, pipe))),
+        ];
+        let exit = self.watch(&mut running).await;
+        // A child of the tool may hold a pipe open: the command ends at its exit, not at the end of its pipes.
+        self.sandbox.sweep().await;
+        for mut pump in pumps.into_iter().flatten() {
+            if tokio::time::timeout(DRAIN, &mut pump).await.is_err() {
+                pump.abort();
+            }
+        }
+        self.after(exit?)
+    }
+
+    /// Runs the tool and gives back its standard output (at most `max_bytes`) instead of logging it. Ends
+    /// after `timeout` at the latest. Only for commands that change nothing.
+    ///
+    /// # Errors
+    /// As [`Execution::command`]; also when it takes too long or prints too much.
+    pub async fn capture(
+        &mut self,
+        args: &[OsString],
+        env: Vec<(OsString, OsString)>,
+        cwd: &Path,
+        timeout: Duration,
+        max_bytes: u64,
+    ) -> Result<(Exit, Vec<u8>), ExecutionError> {
+        let mut running = self.spawn(args, env, cwd).await?;
+        let stderr =
+            running.take_stderr().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stderr, pipe)));
+        let stdout = running.take_stdout();
+        let reading = async {
+            let mut output = Vec::new();
+            if let Some(pipe) = stdout {
+                pipe.take(max_bytes + 1).read_to_end(&mut output).await?;
+            }
+            Ok::<_, std::io::Error>(output)
+        };
+        let both = async { tokio::join!(reading, self.watch(&mut running)) };
+        let ended = tokio::time::timeout(timeout, both).await;
+        if ended.is_err() {
+            running.kill();
+        }
+        self.sandbox.sweep().await;
+        if let Some(stderr) = stderr {
+            stderr.abort();
+        }
+        let Ok((output, exit)) = ended else {
+            return Err(ExecutionError::Invalid {
+                code: "tool_timeout",
+                message: format!("the tool did not answer within {} s", timeout.as_secs()),
+            });
+        };
+        let output = output?;
+        if output.len() as u64 > max_bytes {
+            return Err(ExecutionError::Invalid {
+                code: "too_large",
+                message: format!("the tool printed more than {max_bytes} bytes"),
+            });
+        }
+        Ok((self.after(exit?)?, output))
+    }
+
+    async fn spawn(
+        &mut self,
+        args: &[OsString],
+        env: Vec<(OsString, OsString)>,
+        cwd: &Path,
+    ) -> Result<Running, ExecutionError> {
+        if self.stop.cause().is_some() {
+            return Err(ExecutionError::Stopped(None));
+        }
+        let spec =
+            CommandSpec { program: self.tool.path.clone(), args: args.to_vec(), env, cwd: cwd.to_owned() };
+        let running = self.sandbox.spawn(spec).await?;
+        self.started = true;
+        Ok(running)
+    }
+
+    async fn watch(&mut self, running: &mut Running) -> Result<Exit, SandboxError> {
+        tokio::select! {
+            exit = running.wait() => return exit,
+            cause = self.stop.stopped() => {
+                let why = match cause {
+                    forgeplane_core::model::StopCause::Cancel => "a cancel was asked for",
+                    forgeplane_core::model::StopCause::Deadline => "the execution deadline passed",
+                };
+                self.log.say(&format!(
+                    "[forgeplane: {why}: interrupting the tool, which has {} s to save its state]",
+                    self.snapshot.cancel_grace_s
+                ));
+                running.interrupt();
+            }
+        }
+        match tokio::time::timeout(self.snapshot.cancel_grace(), running.wait()).await {
+            Ok(exit) => exit,
+            Err(_) => {
+                self.forced = true;
+                self.log.say("[forgeplane: the tool did not stop in time and is killed]");
+                running.kill();
+                running.wait().await
+            }
+        }
+    }
+
+    fn after(&self, exit: Exit) -> Result<Exit, ExecutionError> {
+        if exit.code != Some(0) && self.stop.cause().is_some() {
+            return Err(ExecutionError::Stopped(Some(exit)));
+        }
+        Ok(exit)
+    }
+
+    /// Publishes a file for the run.
+    ///
+    /// # Errors
+    /// When the coordinator refuses it.
+    pub async fn publish(&mut self, kind: ArtifactKind, bytes: Vec<u8>) -> Result<Digest, ExecutionError> {
+        let digest = Digest::of(&bytes);
+        let upload = ArtifactUpload { claim: self.claim, kind, digest, bytes: bytes.into() };
+        let never = CancellationToken::new();
+        while_unavailable("publish an artifact", &never, || self.link.put_artifact(upload.clone())).await?;
+        self.artifacts.insert(kind, digest);
+        Ok(digest)
+    }
+}
+
+async fn pump(log: LogWriter, stream: LogStream, pipe: impl AsyncRead + Unpin) {
+    log.pump(stream, pipe).await;
+}
+
+/// The name a tool's program has in `PATH`.
+pub(crate) const fn program(tool: Tool) -> &'static str {
+    match tool {
+        Tool::Ansible => "ansible-playbook",
+        other => other.label(),
+    }
+}
+
+/// What every command gets: a fixed `PATH` that also finds the tool's neighbours, its own `HOME` and
+/// `TMPDIR`, and nothing of the worker's environment (faults G20).
+pub(crate) fn base_environment(program: &Path, home: &Path, tmp: &Path) -> Vec<(OsString, OsString)> {
+    let mut path = OsString::from("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    if let Some(directory) = program.parent() {
+        let mut first = PathBuf::from(directory).into_os_string();
+        first.push(":");
+        first.push(&path);
+        path = first;
+    }
+    [
+        ("PATH".into(), path),
+        ("HOME".into(), home.into()),
+        ("TMPDIR".into(), tmp.into()),
+        ("LANG".into(), "C.UTF-8".into()),
+        ("CHECKPOINT_DISABLE".into(), "1".into()),
+    ]
+    .into()
+}

@@ -1,0 +1,167 @@
+//! The journal: what a restarted worker can prove about attempts it held (`protocol.md` 1.4).
+//!
+//! Order, each step durable before the next: INTENT < claim < STARTED < exec, and
+//! exit < kill < SIGNED < send < receipt < RECEIPTED < ack < forget.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forgeplane_core::digest::Digest;
+use forgeplane_core::id::{AttemptId, ProjectId, RunId, WorkerId};
+use forgeplane_core::model::{Fence, Nonce};
+use serde::{Deserialize, Serialize};
+
+use crate::durable;
+use crate::error::{WorkerError, at};
+
+/// What must be known to sign for an attempt after a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Intent {
+    pub(crate) project: ProjectId,
+    pub(crate) run: RunId,
+    pub(crate) attempt: AttemptId,
+    pub(crate) number: u32,
+    pub(crate) fence: Fence,
+    pub(crate) nonce: Nonce,
+    pub(crate) worker: WorkerId,
+    pub(crate) snapshot: Digest,
+    pub(crate) bundle: Digest,
+    pub(crate) plan: Option<Digest>,
+}
+
+/// How far an attempt got.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub(crate) enum Stage {
+    /// A claim may have been sent; the tool was not started.
+    Intent,
+    /// The tool may have been started.
+    Started,
+    /// An outcome is signed; these very bytes are to be delivered.
+    Signed {
+        /// The envelope's JSON.
+        envelope: String,
+    },
+    /// The coordinator has the outcome.
+    Receipted,
+}
+
+/// A journaled attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) intent: Intent,
+    #[serde(flatten)]
+    pub(crate) stage: Stage,
+}
+
+/// The journal's directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Journal {
+    directory: PathBuf,
+    rejected: PathBuf,
+}
+
+impl Journal {
+    pub(crate) fn open(state_dir: &Path) -> Result<Self, WorkerError> {
+        let (directory, rejected) = (state_dir.join("journal"), state_dir.join("rejected"));
+        for dir in [&directory, &rejected] {
+            durable::private_dir(dir).map_err(at(dir))?;
+        }
+        Ok(Self { directory, rejected })
+    }
+
+    /// Records how far an attempt got; on disk when this returns.
+    pub(crate) fn record(&self, intent: &Intent, stage: Stage) -> Result<(), WorkerError> {
+        let path = self.path(intent);
+        let entry = Entry { intent: intent.clone(), stage };
+        let text = serde_json::to_vec(&entry).map_err(|e| at(&path)(e.into()))?;
+        durable::replace(&path, &text).map_err(at(&path))
+    }
+
+    /// Forgets an attempt.
+    pub(crate) fn forget(&self, intent: &Intent) -> Result<(), WorkerError> {
+        let path = self.path(intent);
+        durable::remove(&path).map_err(at(&path))
+    }
+
+    /// Keeps an envelope that the coordinator refuses for good, so that an operator can look at it.
+    pub(crate) fn set_aside(&self, intent: &Intent, envelope: &str) -> Result<PathBuf, WorkerError> {
+        let path = self.rejected.join(format!("{}.json", intent.fence));
+        durable::replace(&path, envelope.as_bytes()).map_err(at(&path))?;
+        Ok(path)
+    }
+
+    /// Every journaled attempt, oldest fence first. Records are replaced whole, so a torn write leaves the
+    /// earlier record, and a leftover temporary file says nothing.
+    pub(crate) fn entries(&self) -> Result<Vec<Entry>, WorkerError> {
+        let mut entries = Vec::new();
+        for file in fs::read_dir(&self.directory).map_err(at(&self.directory))? {
+            let path = file.map_err(at(&self.directory))?.path();
+            if path.extension().is_none_or(|e| e != "json") {
+                continue;
+            }
+            let text = fs::read(&path).map_err(at(&path))?;
+            let entry: Entry = serde_json::from_slice(&text).map_err(|e| WorkerError::StateCorrupt {
+                path: path.clone(),
+                reason: format!("not a journal entry ({e}): move it away; its attempt will have to be resolved by an operator"),
+            })?;
+            entries.push(entry);
+        }
+        entries.sort_by_key(|e| e.intent.fence);
+        Ok(entries)
+    }
+
+    fn path(&self, intent: &Intent) -> PathBuf {
+        self.directory.join(format!("{}.json", intent.fence))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    pub(crate) fn intent(fence: u64) -> Intent {
+        let now = Timestamp::UNIX_EPOCH;
+        Intent {
+            project: ProjectId::new(now, [1; 10]),
+            run: RunId::new(now, [1; 10]),
+            attempt: AttemptId::new(now, [1; 10]),
+            number: 1,
+            fence: Fence(fence),
+            nonce: Nonce([7; 16]),
+            worker: WorkerId::new(now, [1; 10]),
+            snapshot: Digest::of(b"s"),
+            bundle: Digest::of(b"b"),
+            plan: None,
+        }
+    }
+
+    #[test]
+    fn an_attempt_is_remembered_stage_by_stage_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        for stage in
+            [Stage::Intent, Stage::Started, Stage::Signed { envelope: "{}".into() }, Stage::Receipted]
+        {
+            journal.record(&intent(3), stage.clone()).unwrap();
+            assert_eq!(
+                Journal::open(dir.path()).unwrap().entries().unwrap(),
+                [Entry { intent: intent(3), stage }]
+            );
+        }
+        journal.forget(&intent(3)).unwrap();
+        journal.forget(&intent(3)).unwrap();
+        assert!(journal.entries().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a18_a_torn_write_leaves_the_earlier_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        journal.record(&intent(3), Stage::Intent).unwrap();
+        fs::write(dir.path().join("journal/3.new"), "{\"inte").unwrap();
+        assert_eq!(journal.entries().unwrap()[0].stage, Stage::Intent);
+    }
+}

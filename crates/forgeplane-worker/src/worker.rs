@@ -1,0 +1,435 @@
+//! The worker: assembled, started, kept in touch.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forgeplane_core::evidence::Cleanup;
+use forgeplane_core::model::{Fence, StopCause, Tool};
+use forgeplane_core::ports::{ControlError, ControlPlane, Heartbeat, Holding, JobQueue, Orders};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::Verdict;
+use crate::config::WorkerConfig;
+use crate::durable;
+use crate::error::{WorkerError, at};
+use crate::executor::{AnsibleExecutor, Executor, TerraformExecutor};
+use crate::identity::Identity;
+use crate::journal::Journal;
+use crate::link::{Introduction, Link};
+use crate::retry::Pause;
+use crate::sandbox::{Isolation, Sandbox};
+use crate::stop::StopLatch;
+use crate::tools::{self, FoundTool};
+use crate::uid_lock::UidLock;
+
+/// How often a delivery under way is kept from being delivered again.
+const IN_PROGRESS: Duration = Duration::from_secs(15);
+
+/// How a worker is asked to end.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    /// Take nothing new; finish what runs.
+    pub drain: CancellationToken,
+    /// Also stop what runs: one SIGINT, the grace period, state saved, outcome signed.
+    pub stop: CancellationToken,
+}
+
+impl Shutdown {
+    /// A shutdown that was not asked for.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks for the end of the worker, and of what it runs.
+    pub fn stop(&self) {
+        self.drain.cancel();
+        self.stop.cancel();
+    }
+}
+
+/// A worker, ready to run.
+pub struct Worker {
+    config: WorkerConfig,
+    control: Arc<dyn ControlPlane>,
+    queue: Arc<dyn JobQueue>,
+    executors: BTreeMap<Tool, Arc<dyn Executor>>,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// A worker with the shipped executors.
+    pub fn new(config: WorkerConfig, control: impl ControlPlane, queue: Arc<dyn JobQueue>) -> Self {
+        Self { config, control: Arc::new(control), queue, executors: BTreeMap::new() }
+            .executor(TerraformExecutor::terraform())
+            .executor(TerraformExecutor::tofu())
+            .executor(AnsibleExecutor)
+    }
+
+    /// Adds an executor, or replaces the one for its tool.
+    #[must_use]
+    pub fn executor(mut self, executor: impl Executor) -> Self {
+        self.executors.insert(executor.tool(), Arc::new(executor));
+        self
+    }
+
+    /// Starts the worker: takes its user id, sweeps it, finds tools, registers, and deals with what the
+    /// journal remembers.
+    ///
+    /// # Errors
+    /// [`WorkerError`]: what is wrong with the machine, the configuration or the credentials. An unreachable
+    /// coordinator is waited for.
+    pub async fn start(self, shutdown: Shutdown) -> Result<Started, WorkerError> {
+        let Self { config, control, queue, executors } = self;
+        let sandbox = Sandbox::new(config.isolation, config.helper.clone())?;
+        let uid_lock = match config.isolation {
+            Isolation::Uid { uid, .. } => Some(UidLock::acquire(&config.uid_lock_dir, uid)?),
+            Isolation::UnsafeNone => None,
+        };
+        if sandbox.sweep().await == Cleanup::Dirty {
+            return Err(WorkerError::DirtyUid);
+        }
+        durable::private_dir(&config.state_dir).map_err(at(&config.state_dir))?;
+        let identity = Arc::new(Identity::load(&config.state_dir)?);
+        let journal = Journal::open(&config.state_dir)?;
+        let scratch = Scratch::make(&config)?;
+        let tools = tools::find(&config.tools, &sandbox, &scratch.0).await?;
+        drop(scratch);
+        if config.isolation == Isolation::UnsafeNone {
+            tracing::warn!("UNSAFE: this worker runs tools without isolation; only for local development");
+        }
+        let introduction = Introduction {
+            name: config.name.clone(),
+            pool: config.pool.clone(),
+            capabilities: tools.values().map(|t| (t.tool.label().to_owned(), t.version.clone())).collect(),
+            unsafe_no_isolation: config.isolation == Isolation::UnsafeNone,
+            enrollment_token: config.enrollment_token.clone(),
+        };
+        let link = open_link(control, &identity, introduction, &shutdown.drain).await?;
+        tracing::info!(worker = %link.worker, tools = ?tools.keys().collect::<Vec<_>>(), "registered");
+        let running = Arc::new(Running {
+            config,
+            link: Arc::new(link),
+            identity,
+            journal,
+            sandbox,
+            tools,
+            executors,
+            holdings: Holdings::default(),
+            current: Mutex::new(None),
+            orders: watch::Sender::new(Orders::default()),
+            _uid_lock: uid_lock,
+        });
+        Ok(Started { running, queue, shutdown })
+    }
+
+    /// Starts the worker and runs it until it is shut down.
+    ///
+    /// # Errors
+    /// As [`Worker::start`]; later, when its own files fail or its identity was taken out of service.
+    pub async fn run(self, shutdown: Shutdown) -> Result<(), WorkerError> {
+        self.start(shutdown).await?.run().await
+    }
+}
+
+/// A directory for version checks, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(config: &WorkerConfig) -> Result<Self, WorkerError> {
+        use std::os::unix::fs::{DirBuilderExt as _, lchown};
+        let root = &config.workspace_root;
+        std::fs::DirBuilder::new().recursive(true).mode(0o711).create(root).map_err(at(root))?;
+        let path = root.join("tool-check");
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(at(&path))?;
+        if let Isolation::Uid { uid, gid, .. } = config.isolation {
+            lchown(&path, Some(uid), Some(gid)).map_err(at(&path))?;
+        }
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn open_link(
+    control: Arc<dyn ControlPlane>,
+    identity: &Arc<Identity>,
+    introduction: Introduction,
+    stop: &CancellationToken,
+) -> Result<Link, WorkerError> {
+    let mut pause = Pause::default();
+    loop {
+        match Link::open(Arc::clone(&control), Arc::clone(identity), introduction.clone()).await {
+            Err(WorkerError::Control(ControlError::Unavailable(error))) => {
+                tracing::warn!(%error, "the coordinator is not available; trying again");
+                if !pause.wait(stop).await {
+                    return Err(ControlError::Unavailable(error).into());
+                }
+            }
+            other => return other,
+        }
+    }
+}
+
+/// A registered worker.
+pub struct Started {
+    running: Arc<Running>,
+    queue: Arc<dyn JobQueue>,
+    shutdown: Shutdown,
+}
+
+/// Everything a registered worker works with.
+pub(crate) struct Running {
+    pub(crate) config: WorkerConfig,
+    pub(crate) link: Arc<Link>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) journal: Journal,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) tools: BTreeMap<Tool, FoundTool>,
+    pub(crate) executors: BTreeMap<Tool, Arc<dyn Executor>>,
+    pub(crate) holdings: Holdings,
+    current: Mutex<Option<(Fence, StopLatch)>>,
+    orders: watch::Sender<Orders>,
+    _uid_lock: Option<UidLock>,
+}
+
+/// The claimed attempts that heartbeats name.
+#[derive(Debug, Default)]
+pub(crate) struct Holdings(Mutex<Vec<Holding>>);
+
+/// Names an attempt in heartbeats as long as it lives.
+pub(crate) struct Held<'a> {
+    holdings: &'a Holdings,
+    holding: Holding,
+}
+
+impl Holdings {
+    fn all(&self) -> MutexGuard<'_, Vec<Holding>> {
+        // Entries are pushed and removed whole; a panic elsewhere cannot leave one half-made.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn hold(&self, holding: Holding) -> Held<'_> {
+        self.all().push(holding.clone());
+        Held { holdings: self, holding }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.holdings.all().retain(|h| *h != self.holding);
+    }
+}
+
+impl Running {
+    fn current(&self) -> MutexGuard<'_, Option<(Fence, StopLatch)>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An attempt begins: orders for its fence reach this latch, also those that came before.
+    pub(crate) fn begin(&self, fence: Fence) -> StopLatch {
+        let latch = StopLatch::default();
+        *self.current() = Some((fence, latch.clone()));
+        self.obey(&self.orders.borrow());
+        latch
+    }
+
+    /// The attempt is over.
+    pub(crate) fn end(&self) {
+        *self.current() = None;
+    }
+
+    fn obey(&self, orders: &Orders) {
+        if let Some((fence, latch)) = &*self.current()
+            && let Some(order) = orders.stops.iter().find(|o| o.fence == *fence)
+        {
+            latch.stop(order.cause);
+        }
+    }
+
+    fn stop_current(&self, cause: StopCause) {
+        if let Some((_, latch)) = &*self.current() {
+            latch.stop(cause);
+        }
+    }
+
+    fn take_orders(&self, orders: Orders) {
+        self.obey(&orders);
+        self.orders.send_replace(orders);
+    }
+
+    /// Watches for orders, so that a cancel arrives at once and not with the next heartbeat.
+    async fn watch_orders(&self) {
+        let never = CancellationToken::new();
+        let mut pause = Pause::default();
+        loop {
+            let known = self.orders.borrow().clone();
+            match self.link.orders(&known).await {
+                Ok(orders) => {
+                    pause = Pause::default();
+                    self.take_orders(orders);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "orders cannot be had");
+                    pause.wait(&never).await;
+                }
+            }
+        }
+    }
+}
+
+/// Sends heartbeats from a thread of its own: they must not stop because the job keeps the others busy.
+struct HeartbeatThread {
+    stop: CancellationToken,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl HeartbeatThread {
+    fn start(running: Arc<Running>) -> Result<Self, WorkerError> {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(at("the heartbeat thread"))?;
+        let thread = std::thread::Builder::new()
+            .name("heartbeat".into())
+            .spawn(move || runtime.block_on(beat(running, stopped)))
+            .map_err(at("the heartbeat thread"))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for HeartbeatThread {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(thread) = self.thread.take() {
+            // It ends within the current heartbeat; a panic in it has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn beat(running: Arc<Running>, stop: CancellationToken) {
+    loop {
+        let heartbeat = Heartbeat { holding: running.holdings.all().clone() };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            answer = running.link.heartbeat(heartbeat) => match answer {
+                Ok(orders) => running.take_orders(orders),
+                Err(error) => tracing::warn!(%error, "a heartbeat was not answered"),
+            }
+        }
+        let mut random = [0; 1];
+        // Without randomness the pause is simply not jittered.
+        let _ = getrandom::fill(&mut random);
+        let jitter = 0.9 + f64::from(random[0]) / 255.0 * 0.2;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(running.link.heartbeat.mul_f64(jitter)) => {}
+        }
+    }
+}
+
+impl Started {
+    /// The worker's id.
+    #[must_use]
+    pub fn worker(&self) -> forgeplane_core::id::WorkerId {
+        self.running.link.worker
+    }
+
+    /// Runs until shut down: recovers the journal, then takes jobs one at a time.
+    ///
+    /// # Errors
+    /// When the worker's own files fail.
+    pub async fn run(self) -> Result<(), WorkerError> {
+        let Self { running, queue, shutdown } = self;
+        let _heartbeat = HeartbeatThread::start(Arc::clone(&running))?;
+        // Dropped with this future, however it ends: nothing of this worker outlives it.
+        let mut beside = JoinSet::new();
+        let watching = Arc::clone(&running);
+        beside.spawn(async move { watching.watch_orders().await });
+        let (stopping, stop) = (Arc::clone(&running), shutdown.stop.clone());
+        beside.spawn(async move {
+            stop.cancelled().await;
+            stopping.stop_current(StopCause::Cancel);
+        });
+        let result = take_jobs(&running, &*queue, &shutdown).await;
+        beside.shutdown().await;
+        result
+    }
+}
+
+async fn take_jobs(running: &Running, queue: &dyn JobQueue, shutdown: &Shutdown) -> Result<(), WorkerError> {
+    running.recover(&shutdown.drain).await?;
+    let mut pause = Pause::default();
+    loop {
+        let mut stream = match queue.subscribe(running.link.worker).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the job queue is not available; trying again");
+                if !pause.wait(&shutdown.drain).await {
+                    return Ok(());
+                }
+                continue;
+            }
+        };
+        pause = Pause::default();
+        loop {
+            let delivery = tokio::select! {
+                biased;
+                () = shutdown.drain.cancelled() => return Ok(()),
+                delivery = stream.next() => match delivery {
+                    Ok(delivery) => delivery,
+                    Err(error) => {
+                        tracing::warn!(%error, "the job queue was lost; subscribing again");
+                        break;
+                    }
+                },
+            };
+            let job = delivery.job().clone();
+            let verdict = {
+                let working = running.deal_with(&job, &shutdown.stop);
+                tokio::pin!(working);
+                loop {
+                    tokio::select! {
+                        verdict = &mut working => break verdict?,
+                        () = tokio::time::sleep(IN_PROGRESS) => {
+                            if let Err(error) = delivery.in_progress().await {
+                                tracing::debug!(%error, "the queue does not hear that the job is in progress");
+                            }
+                        }
+                    }
+                }
+            };
+            let answered = match verdict {
+                Verdict::Done | Verdict::Quarantined => delivery.ack().await,
+                Verdict::Again => delivery.nak(Duration::from_secs(1)).await,
+            };
+            if let Err(error) = answered {
+                tracing::debug!(%error, "a job will be delivered again, which is harmless");
+            }
+            if verdict == Verdict::Quarantined {
+                tracing::error!(
+                    "processes of the IaC user id cannot be killed: this worker takes no more work"
+                );
+                shutdown.drain.cancelled().await;
+                return Ok(());
+            }
+        }
+    }
+}

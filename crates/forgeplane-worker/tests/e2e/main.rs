@@ -1,0 +1,11 @@
+//! The real worker against the real coordinator, with real tools and real processes.
+//!
+//! Every test has its own directories and its own user ids. There is no OpenTofu here: tests of `tofu` run
+//! Terraform behind a wrapper script of that name, which the test writes.
+
+mod ansible;
+mod recovery;
+mod refusals;
+mod stopping;
+mod support;
+mod terraform;

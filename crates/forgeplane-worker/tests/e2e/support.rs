@@ -1,0 +1,314 @@
+//! A coordinator on the in-memory adapters with one worker, and what tests ask of them.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use forgeplane_core::coordinator::{Coordinator, Loops, NewInstance, NewRun, PushTemplate, RunView};
+use forgeplane_core::id::RunId;
+use forgeplane_core::memory::{MemoryBlobs, MemoryQueue, MemoryStore};
+use forgeplane_core::model::*;
+use forgeplane_core::ports::{ControlPlane, EntropyExt as _, StaticKey, SystemEntropy};
+use forgeplane_core::rules::Settings;
+use forgeplane_core::rules::admission::RunRequest;
+use forgeplane_worker::sandbox::Isolation;
+use forgeplane_worker::uid_lock::{DEFAULT_DIR, UidLock};
+use forgeplane_worker::{Shutdown, Tools, Worker, WorkerConfig, WorkerError};
+use tokio::task::JoinHandle;
+
+/// How long a test waits for something that must happen; only a failing test waits that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A coordinator and the people who use it.
+pub struct House {
+    pub coordinator: Coordinator,
+    pub alice: Caller,
+    pub bob: Caller,
+    pub directory: tempfile::TempDir,
+    pub isolation: Isolation,
+    _loops: Loops,
+}
+
+impl House {
+    pub async fn new() -> Self {
+        let settings = Settings {
+            heartbeat: Duration::from_millis(200),
+            worker_offline_after: Duration::from_secs(10),
+            ..Settings::default()
+        };
+        Self::with(settings).await
+    }
+
+    pub async fn with(settings: Settings) -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("fp-worker-")
+            .permissions(std::fs::Permissions::from_mode(0o711))
+            .tempdir()
+            .unwrap();
+        let uid = UidLock::acquire_free(Path::new(DEFAULT_DIR), 300_000..360_000, 2).unwrap().uid();
+        let coordinator = Coordinator::builder()
+            .store(MemoryStore::new())
+            .queue(MemoryQueue::default())
+            .blobs(MemoryBlobs::default())
+            .keys(StaticKey::new("k1", SystemEntropy.bytes()))
+            .signing_key(SystemEntropy.bytes())
+            .settings(settings)
+            .build()
+            .await
+            .unwrap();
+        let project = coordinator.ensure_project(&name("default")).await.unwrap();
+        let mut callers = Vec::new();
+        for who in ["alice", "bob"] {
+            let (token, _) =
+                coordinator.issue_token(project.id, &name(who), Role::Admin, None).await.unwrap();
+            callers.push(Caller {
+                principal: token.principal,
+                name: who.into(),
+                project: project.id,
+                role: Role::Admin,
+            });
+        }
+        let bob = callers.remove(1);
+        Self {
+            _loops: coordinator.start(),
+            coordinator,
+            alice: callers.remove(0),
+            bob,
+            directory,
+            isolation: Isolation::Uid { uid, gid: uid, reaper_uid: uid + 1 },
+        }
+    }
+
+    /// The configuration of the house's worker, with one tool.
+    pub async fn config(&self, tool: Tool, path: &Path) -> WorkerConfig {
+        let mut config = WorkerConfig::new(
+            name("w1"),
+            name("default"),
+            self.directory.path().join("worker"),
+            self.directory.path().join("work"),
+            self.isolation,
+        );
+        config.helper = Some(PathBuf::from(env!("CARGO_BIN_EXE_forgeplane-sandbox")));
+        config.tools = Tools::Explicit(BTreeMap::from([(tool, path.to_owned())]));
+        config.enrollment_token =
+            Some(self.coordinator.issue_enrollment(&name("default"), Duration::from_secs(60)).await.unwrap());
+        config
+    }
+
+    /// Starts a worker with one tool.
+    pub async fn worker(&self, tool: Tool, path: &Path) -> RunningWorker {
+        let config = self.config(tool, path).await;
+        self.worker_with(config, self.coordinator.in_process()).await
+    }
+
+    pub async fn worker_with(&self, config: WorkerConfig, control: impl ControlPlane) -> RunningWorker {
+        let shutdown = Shutdown::new();
+        let worker = Worker::new(config, control, self.coordinator.queue());
+        let started = worker.start(shutdown.clone()).await.unwrap();
+        RunningWorker { shutdown, task: tokio::spawn(started.run()) }
+    }
+
+    /// Pushes a template with these files and makes an instance of it, both called `app`.
+    pub async fn app(&self, tool: Tool, files: &[(&str, &str)], change: impl FnOnce(&mut PushTemplate)) {
+        let mut push = PushTemplate {
+            name: name("app"),
+            tool,
+            source: pack(files).into(),
+            entrypoint: None,
+            schema: None,
+            defaults: Object::new(),
+            pool: name("default"),
+            execution_timeout_s: 300,
+            max_execution_timeout_s: None,
+            queue_timeout_s: None,
+            cancel_grace_s: 30,
+            approval: ApprovalPolicy { required: 0, ..ApprovalPolicy::default() },
+        };
+        change(&mut push);
+        self.coordinator.push_template(&self.alice, push).await.unwrap();
+        self.instance(Object::new(), BTreeMap::new()).await;
+    }
+
+    async fn instance(&self, inputs: Object, secrets: BTreeMap<String, Name>) {
+        let new = NewInstance {
+            name: name("app"),
+            template: "app".into(),
+            template_version: None,
+            inputs,
+            secrets,
+            pool: None,
+        };
+        self.coordinator.create_instance(&self.alice, new).await.unwrap();
+    }
+
+    pub async fn create(&self, operation: Operation) -> RunId {
+        let request = RunRequest { operation, inputs: Object::new(), execution_timeout_s: None, priority: 0 };
+        let new = NewRun { instance: "app".into(), request, idempotency_key: None };
+        self.coordinator.create_run(&self.alice, new).await.unwrap().id
+    }
+
+    pub async fn view(&self, run: RunId) -> RunView {
+        self.coordinator.run(&self.alice, run).await.unwrap()
+    }
+
+    /// Waits until something holds of a run, woken by events.
+    pub async fn until(&self, run: RunId, holds: impl Fn(&RunView) -> bool) -> RunView {
+        let mut events = self.coordinator.signals().events();
+        let waiting = async {
+            loop {
+                let view = self.view(run).await;
+                if holds(&view) {
+                    return view;
+                }
+                events.changed().await.unwrap();
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(view) => view,
+            Err(_) => panic!("{:#?}\n{}", self.view(run).await.run, self.log(run).await),
+        }
+    }
+
+    pub async fn ended(&self, run: RunId) -> RunView {
+        self.until(run, |view| view.run.status.is_terminal()).await
+    }
+
+    /// Runs an operation that must succeed.
+    pub async fn succeed(&self, operation: Operation) -> RunView {
+        let run = self.create(operation).await;
+        self.must_succeed(run).await
+    }
+
+    pub async fn must_succeed(&self, run: RunId) -> RunView {
+        let view = self.ended(run).await;
+        assert_eq!(view.run.status, RunStatus::Succeeded, "{:?}\n{}", view.run.error, self.log(run).await);
+        view
+    }
+
+    /// Plans and applies.
+    pub async fn apply(&self) -> RunView {
+        let plan = self.succeed(Operation::Plan { destroy: false }).await;
+        let apply = self.coordinator.promote(&self.alice, plan.run.id).await.unwrap();
+        self.must_succeed(apply.id).await
+    }
+
+    /// The whole log of a run's newest attempt.
+    pub async fn log(&self, run: RunId) -> String {
+        let slice = self.coordinator.log(&self.alice, run, None, 0, usize::MAX).await.unwrap();
+        slice.chunks.iter().map(|c| String::from_utf8_lossy(&c.frame.bytes).into_owned()).collect()
+    }
+
+    /// Waits until the log contains a text.
+    pub async fn until_logged(&self, run: RunId, text: &str) {
+        let mut logs = self.coordinator.signals().logs();
+        let waiting = async {
+            while !self.log(run).await.contains(text) {
+                logs.changed().await.unwrap();
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            panic!("{text:?} is not in the log:\n{}", self.log(run).await);
+        }
+    }
+
+    /// The signed outcome of a run's newest attempt, verified offline.
+    pub async fn outcome(&self, run: RunId) -> forgeplane_core::evidence::Outcome {
+        let evidence = self.coordinator.evidence(&self.alice, run, None).await.unwrap();
+        evidence.verify().unwrap().outcome
+    }
+
+    /// The current state document.
+    pub async fn state(&self) -> serde_json::Value {
+        let (_, document) = self.coordinator.pull_state(&self.alice, "app", None).await.unwrap();
+        serde_json::from_slice(&document).unwrap()
+    }
+
+    /// A file for scripts to write to: outside every workspace, writable for the tool.
+    pub fn ledger(&self) -> PathBuf {
+        let path = self.directory.path().join("ledger");
+        if !path.exists() {
+            std::fs::write(&path, "").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        path
+    }
+
+    pub fn ledger_text(&self) -> String {
+        std::fs::read_to_string(self.ledger()).unwrap()
+    }
+
+    /// Writes an executable script into the house.
+    pub fn script(&self, name: &str, body: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A fake `terraform`: answers the version check and `init`; `body` does the rest, with the subcommand in
+    /// `$1` and the ledger in `$LEDGER`.
+    pub fn fake_terraform(&self, body: &str) -> PathBuf {
+        let ledger = self.ledger();
+        self.script(
+            "terraform",
+            &format!(
+                "case \"$1\" in --version) echo 'Terraform v1.99.0'; exit 0;; init) exit 0;; esac\nLEDGER={}\n{body}",
+                ledger.display()
+            ),
+        )
+    }
+
+    /// Processes of the tools' user id.
+    pub fn processes(&self) -> usize {
+        let Isolation::Uid { uid, .. } = self.isolation else { return 0 };
+        std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_to_string(entry.unwrap().path().join("status")).ok())
+            .filter(|status| !status.contains("State:\tZ"))
+            .filter(|status| status.lines().any(|l| l.starts_with("Uid:") && l.contains(&uid.to_string())))
+            .count()
+    }
+}
+
+/// A worker that runs in the background.
+pub struct RunningWorker {
+    pub shutdown: Shutdown,
+    task: JoinHandle<Result<(), WorkerError>>,
+}
+
+impl RunningWorker {
+    pub async fn ended(self) {
+        self.task.await.unwrap().unwrap();
+    }
+
+    /// Drops the worker where it is, as a crash would; its tool is left to the next one.
+    pub async fn crash(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+pub fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+pub fn terraform() -> PathBuf {
+    std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .map(|dir| dir.join("terraform"))
+        .find(|path| path.is_file())
+        .expect("these tests run a real Terraform: put `terraform` into PATH")
+}
+
+pub fn pack(files: &[(&str, &str)]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
+    for (path, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, path, content.as_bytes()).unwrap();
+    }
+    archive.into_inner().unwrap().finish().unwrap()
+}

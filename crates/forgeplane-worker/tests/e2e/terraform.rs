@@ -1,0 +1,286 @@
+//! Every operation of Terraform and OpenTofu, for real.
+
+use std::path::Path;
+
+use forgeplane_core::Code;
+use forgeplane_core::coordinator::CoordinatorError;
+use forgeplane_core::digest::Digest;
+use forgeplane_core::evidence::Cleanup;
+use forgeplane_core::model::*;
+use forgeplane_core::ports::Page;
+use serde_json::json;
+
+use crate::support::{House, name, terraform};
+
+const HELLO: &str = r#"
+variable "greeting" {
+  default = "hello"
+}
+resource "terraform_data" "a" {
+  input = var.greeting
+}
+resource "terraform_data" "b" {
+  input = terraform_data.a.output
+}
+output "said" {
+  value = terraform_data.b.output
+}
+"#;
+
+#[tokio::test]
+async fn a_plan_is_promoted_approved_and_applied_exactly() {
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    house.app(Tool::Terraform, &[("main.tf", HELLO)], |t| t.approval = ApprovalPolicy::default()).await;
+
+    let plan = house.succeed(Operation::Plan { destroy: false }).await;
+    assert_eq!(plan.run.summary, Some(PlanSummary { add: 2, ..PlanSummary::default() }));
+    let artifact = plan.plan.unwrap();
+    assert!(artifact.json.is_some() && artifact.text.is_some(), "{artifact:?}");
+    let (_, text) = house.coordinator.plan_text(&house.alice, plan.run.id).await.unwrap();
+    assert!(String::from_utf8_lossy(&text).contains("terraform_data.a will be created"));
+
+    let apply = house.coordinator.promote(&house.alice, plan.run.id).await.unwrap();
+    assert_eq!(apply.status, RunStatus::PendingApproval);
+    let approval = apply.approval.unwrap();
+    let own = house.coordinator.review(&house.alice, approval, Verdict::Approve, None).await;
+    assert!(matches!(own, Err(CoordinatorError::Refused(r)) if r.code == Code::SelfApproval));
+    house.coordinator.review(&house.bob, approval, Verdict::Approve, None).await.unwrap();
+    let applied = house.must_succeed(apply.id).await;
+
+    assert_eq!(applied.run.summary, Some(PlanSummary { add: 2, ..PlanSummary::default() }));
+    let outcome = house.outcome(apply.id).await;
+    assert_eq!(outcome.plan, Some(artifact.plan));
+    assert_eq!((outcome.outcome, outcome.cleanup), (OutcomeKind::Succeeded, Cleanup::Clean));
+    let log = house.log(apply.id).await;
+    assert_eq!(
+        (outcome.log_bytes, outcome.log, outcome.log_incomplete),
+        (log.len() as u64, Digest::of(log.as_bytes()), false)
+    );
+    assert!(log.contains("Apply complete! Resources: 2 added"), "{log}");
+
+    let outputs = house.coordinator.outputs(&house.alice, "app").await.unwrap();
+    assert_eq!(outputs[0].value, Some(json!("hello")));
+    let generations = house.coordinator.state_generations(&house.alice, "app", &Page::all()).await.unwrap();
+    let head = generations.first().unwrap();
+    assert_eq!((outcome.generation, outcome.state), (Some(head.generation), Some(head.digest)));
+    assert_eq!(head.resources, 2);
+    assert_eq!(house.processes(), 0);
+    let left: Vec<_> = std::fs::read_dir(house.directory.path().join("work")).unwrap().collect();
+    assert!(left.is_empty(), "workspaces were left behind: {left:?}");
+}
+
+#[tokio::test]
+async fn t050_neither_plan_nor_state_holds_an_address_or_a_credential() {
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
+    let plan = house.succeed(Operation::Plan { destroy: false }).await;
+    let (_, json) = house.coordinator.plan_json(&house.alice, plan.run.id).await.unwrap();
+    let json = String::from_utf8_lossy(&json).into_owned();
+    assert!(!json.contains("127.0.0.1") && !json.contains("password"), "{json}");
+}
+
+#[tokio::test]
+async fn previews_and_plans_only_show_and_cannot_be_promoted() {
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
+    for operation in [Operation::PlanOnly, Operation::Preview] {
+        let view = house.succeed(operation).await;
+        assert_eq!(view.run.summary, Some(PlanSummary { add: 2, ..PlanSummary::default() }));
+        assert!(view.plan.is_none());
+        let refused = house.coordinator.promote(&house.alice, view.run.id).await.unwrap_err();
+        assert_eq!(refused.code(), "not_promotable");
+    }
+    assert!(house.coordinator.state_generations(&house.alice, "app", &Page::all()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn destroy_is_planned_and_applied_or_performed_at_once_and_teardown_retires_the_instance() {
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
+    house.apply().await;
+
+    let plan = house.succeed(Operation::Destroy { mode: DestroyMode::Plan }).await;
+    assert_eq!(plan.run.summary, Some(PlanSummary { destroy: 2, ..PlanSummary::default() }));
+    let apply = house.coordinator.promote(&house.alice, plan.run.id).await.unwrap();
+    house.must_succeed(apply.id).await;
+    assert_eq!(house.state().await["resources"], json!([]));
+
+    house.apply().await;
+    let performed = house.succeed(Operation::Destroy { mode: DestroyMode::Perform }).await;
+    assert_eq!(performed.run.summary, Some(PlanSummary { destroy: 2, ..PlanSummary::default() }));
+    assert_eq!(house.state().await["resources"], json!([]));
+
+    house.apply().await;
+    let torn = house.succeed(Operation::Teardown).await;
+    let instance = house.coordinator.instance(&house.alice, "app").await.unwrap();
+    assert_eq!(instance.instance.torn_down_by, Some(torn.run.id));
+    assert!(instance.state.unwrap().archived);
+}
+
+#[tokio::test]
+async fn t045_t036_of_two_plans_on_empty_state_only_one_can_be_applied() {
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
+    let first = house.succeed(Operation::Plan { destroy: false }).await;
+    let second = house.succeed(Operation::Plan { destroy: false }).await;
+    let apply = house.coordinator.promote(&house.alice, first.run.id).await.unwrap();
+    house.must_succeed(apply.id).await;
+    let refused = house.coordinator.promote(&house.alice, second.run.id).await.unwrap_err();
+    assert_eq!(refused.code(), "stale_plan");
+}
+
+/// There is no OpenTofu here: `tofu` is Terraform behind a wrapper that this test writes.
+#[tokio::test]
+async fn tofu_runs_by_its_own_label() {
+    let house = House::new().await;
+    let tofu = house.script("tofu", &format!("exec {} \"$@\"", terraform().display()));
+    let _worker = house.worker(Tool::Tofu, &tofu).await;
+    house.app(Tool::Tofu, &[("main.tf", HELLO)], |_| {}).await;
+    let apply = house.apply().await;
+    let outcome = house.outcome(apply.run.id).await;
+    assert_eq!(outcome.tool.unwrap().tool, Tool::Tofu);
+    assert_eq!(house.state().await["outputs"]["said"]["value"], json!("hello"));
+}
+
+#[tokio::test]
+async fn t090_a_failing_apply_keeps_what_was_created_before() {
+    let failing = r#"
+        resource "terraform_data" "good" { input = 1 }
+        resource "terraform_data" "bad" {
+          input = terraform_data.good.output
+          provisioner "local-exec" { command = "exit 7" }
+        }"#;
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    house.app(Tool::Terraform, &[("main.tf", failing)], |_| {}).await;
+    let plan = house.succeed(Operation::Plan { destroy: false }).await;
+    let apply = house.coordinator.promote(&house.alice, plan.run.id).await.unwrap();
+    let view = house.ended(apply.id).await;
+    assert_eq!(view.run.status, RunStatus::Failed);
+    assert_eq!(view.run.error.unwrap().code, "tool_failed");
+    let state = house.state().await.to_string();
+    assert!(state.contains("good"), "{state}");
+    // The state moved, so the bound plan cannot be tried again.
+    let refused = house.coordinator.requeue(&house.alice, apply.id).await.unwrap_err();
+    assert_eq!(refused.code(), "replan_required");
+    // A new plan goes on from there.
+    let plan = house.succeed(Operation::Plan { destroy: false }).await;
+    assert_eq!(plan.run.summary.unwrap().destroy, 1);
+}
+
+#[tokio::test]
+async fn t132_invalid_configuration_and_missing_variables_fail_with_the_tools_own_words() {
+    for (source, words) in [
+        ("resource \"terraform_data\" {", "Error"),
+        ("variable \"needed\" { type = string }", "No value for required variable"),
+    ] {
+        let house = House::new().await;
+        let _worker = house.worker(Tool::Terraform, &terraform()).await;
+        house.app(Tool::Terraform, &[("main.tf", source)], |_| {}).await;
+        let run = house.create(Operation::Plan { destroy: false }).await;
+        let view = house.ended(run).await;
+        assert_eq!(view.run.status, RunStatus::Failed);
+        assert_eq!(view.run.error.unwrap().code, "tool_failed");
+        let log = house.log(run).await;
+        assert!(log.contains(words), "{log}");
+    }
+}
+
+#[tokio::test]
+async fn t110_a_secret_reaches_the_tool_and_is_masked_everywhere_else() {
+    let source = r#"
+        variable "password" { type = string }
+        resource "terraform_data" "user" {
+          provisioner "local-exec" {
+            command     = "echo \"the password is $P and again $P\"; printf %s \"$P\" | base64; test \"$P\" = correct-horse"
+            environment = { P = var.password }
+          }
+        }"#;
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    let schema = json!({"type": "object", "properties": {"password": {"type": "string", "x-forgeplane-secret": true}}});
+    house.app(Tool::Terraform, &[("main.tf", source)], |t| t.schema = Some(schema)).await;
+    let value = "correct-horse".to_owned().into();
+    house.coordinator.put_secret(&house.alice, &name("pw"), &value, vec![name("bound")]).await.unwrap();
+    let bound = forgeplane_core::coordinator::NewInstance {
+        name: name("bound"),
+        template: "app".into(),
+        template_version: None,
+        inputs: Object::new(),
+        secrets: [("/password".to_owned(), name("pw"))].into(),
+        pool: None,
+    };
+    house.coordinator.create_instance(&house.alice, bound).await.unwrap();
+    let request = forgeplane_core::rules::admission::RunRequest {
+        operation: Operation::Plan { destroy: false },
+        inputs: Object::new(),
+        execution_timeout_s: None,
+        priority: 0,
+    };
+    let new =
+        forgeplane_core::coordinator::NewRun { instance: "bound".into(), request, idempotency_key: None };
+    let plan = house.coordinator.create_run(&house.alice, new).await.unwrap();
+    house.must_succeed(plan.id).await;
+    let apply = house.coordinator.promote(&house.alice, plan.id).await.unwrap();
+    house.must_succeed(apply.id).await;
+    let log = house.log(apply.id).await;
+    assert!(log.contains("the password is"), "{log}");
+    assert!(!log.contains("correct-horse") && !log.contains("Y29ycmVjdC1ob3JzZQ"), "{log}");
+    let evidence = house.coordinator.evidence(&house.alice, apply.id, None).await.unwrap();
+    assert!(!serde_json::to_string(&evidence).unwrap().contains("correct-horse"));
+}
+
+#[tokio::test]
+async fn g20_the_tool_gets_nothing_of_the_workers_environment() {
+    let house = House::new().await;
+    let tool = house.fake_terraform("env > \"$LEDGER\"; exit 1");
+    let _worker = house.worker(Tool::Terraform, &tool).await;
+    house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
+    let run = house.create(Operation::PlanOnly).await;
+    house.ended(run).await;
+    let names: Vec<String> =
+        house.ledger_text().lines().filter_map(|l| l.split_once('=')).map(|(n, _)| n.to_owned()).collect();
+    let allowed = ["PATH", "HOME", "TMPDIR", "LANG", "CHECKPOINT_DISABLE", "PWD", "_", "SHLVL", "OLDPWD"];
+    for name in &names {
+        assert!(allowed.contains(&name.as_str()) || name.starts_with("TF_"), "{name} leaked: {names:?}");
+    }
+    assert!(names.contains(&"TF_HTTP_PASSWORD".to_owned()));
+}
+
+#[tokio::test]
+async fn t041_an_apply_never_plans_again_and_gets_no_approval_of_its_own() {
+    let house = House::new().await;
+    let real = terraform();
+    let tool = house.script(
+        "terraform",
+        &format!("echo \"$@\" >> {}\nexec {} \"$@\"", house.ledger().display(), real.display()),
+    );
+    let _worker = house.worker(Tool::Terraform, &tool).await;
+    house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
+    let plan = house.succeed(Operation::Plan { destroy: false }).await;
+    std::fs::write(house.ledger(), "").unwrap();
+    let apply = house.coordinator.promote(&house.alice, plan.run.id).await.unwrap();
+    house.must_succeed(apply.id).await;
+    let commands = house.ledger_text();
+    assert!(
+        !commands.contains("-auto-approve") && !commands.lines().any(|l| l.starts_with("plan")),
+        "{commands}"
+    );
+    assert_eq!(commands.lines().filter(|l| l.starts_with("apply -input=false")).count(), 1, "{commands}");
+}
+
+#[tokio::test]
+async fn the_source_may_have_its_root_module_in_a_directory_and_a_backend_of_its_own() {
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    let source = format!("terraform {{\n  backend \"local\" {{ path = \"/nowhere/state\" }}\n}}\n{HELLO}");
+    house.app(Tool::Terraform, &[("infra/main.tf", &source)], |t| t.entrypoint = Some("infra".into())).await;
+    house.apply().await;
+    assert_eq!(house.state().await["outputs"]["said"]["value"], json!("hello"));
+    assert!(!Path::new("/nowhere").exists());
+}

@@ -1,0 +1,1 @@
+//! Examples of embedding Forgeplane; see `embed.rs`.
