@@ -120,6 +120,7 @@ pub async fn events_are_read_in_pages(store: &dyn Store) {
                     break;
                 }
                 seen.extend(page);
+                assert!(seen.len() <= all.len(), "pages repeat events");
             }
             assert_eq!(seen, all, "in pages of {limit}");
         }

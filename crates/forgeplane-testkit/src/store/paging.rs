@@ -33,6 +33,7 @@ async fn pages_are_the_list(store: &dyn Store, select: Select) {
                 break;
             }
             read.extend(page);
+            assert!(read.len() <= all.len(), "{select:?} repeats records");
         }
         assert_eq!(read, all, "{select:?} in pages of {limit}");
     }
