@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::shell::{Result, execute, root, which};
+use crate::shell::{Result, execute, is_root, root, succeeds, which};
 
 /// The tool that the demo runs.
 #[derive(Debug, Clone)]
@@ -31,9 +31,15 @@ pub fn ansible_playbook() -> Result<PathBuf> {
     let home = root().join("target/ansible");
     let playbook = home.join("bin/ansible-playbook");
     if !playbook.exists() {
-        let python = which("python3")
-            .ok_or("python3 is needed to install ansible-core; install it and its venv module")?;
-        execute(Command::new(python).arg("-m").arg("venv").arg(&home))?;
+        // The system's Python first: one below somebody's home directory is out of reach for the isolated user id.
+        let system = PathBuf::from("/usr/bin/python3");
+        let python = if system.exists() { system } else { which("python3").ok_or("python3 is needed to install ansible-core")? };
+        if !succeeds(Command::new(&python).args(["-c", "import ensurepip"])) && is_root() && which("apt-get").is_some() {
+            execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))?;
+            execute(Command::new("apt-get").args(["install", "--quiet", "--yes", "python3-venv"]))?;
+        }
+        execute(Command::new(&python).args(["-m", "venv", "--clear"]).arg(&home))
+            .map_err(|e| format!("{e}\ninstall the venv module of {} and try again", python.display()))?;
         execute(Command::new(home.join("bin/pip")).args([
             "install",
             "--quiet",

@@ -3,9 +3,12 @@
 use forgeplane_core::model::*;
 use forgeplane_core::ports::{Committed, Conflict, Constraint, StoreError};
 use rusqlite::types::Value;
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params_from_iter};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension as _, Transaction, TransactionBehavior, params_from_iter,
+};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::read;
 use crate::row::{Row, row, table, unusable};
 
 /// One commit per changeset, or why the batch as a whole failed.
@@ -108,11 +111,7 @@ impl From<rusqlite::Error> for Failure {
 
 fn apply(connection: &Connection, changes: &Changeset) -> Result<Committed, Failure> {
     for (key, version) in &changes.checks {
-        let sql = format!("SELECT version FROM {} WHERE id = ?1", table(key.kind));
-        let found: Option<i64> = rusqlite::OptionalExtension::optional(
-            connection.prepare_cached(&sql)?.query_row([&key.id], |row| row.get(0)),
-        )?;
-        if found.and_then(|v| u64::try_from(v).ok()) != Some(*version) {
+        if stored_version(connection, key)? != Some(*version) {
             return Err(Failure::Conflict(Conflict::Version { key: key.clone() }));
         }
     }
@@ -139,6 +138,17 @@ fn apply(connection: &Connection, changes: &Changeset) -> Result<Committed, Fail
         connection.prepare_cached("DELETE FROM outbox WHERE id = ?1")?.execute([id.to_string()])?;
     }
     Ok(committed)
+}
+
+/// The version of a stored record. Log chunks are never replaced, so theirs is always 1.
+fn stored_version(connection: &Connection, key: &Key) -> Result<Option<u64>, Failure> {
+    if key.kind == Kind::LogChunk {
+        return Ok(read::get(connection, key)?.map(|chunk| chunk.version));
+    }
+    let sql = format!("SELECT version FROM {} WHERE id = ?1", table(key.kind));
+    let found: Option<i64> =
+        connection.prepare_cached(&sql)?.query_row([&key.id], |row| row.get(0)).optional()?;
+    Ok(found.map(u64::try_from).transpose().map_err(unusable)?)
 }
 
 fn put_record(connection: &Connection, put: &Put) -> Result<(), Failure> {

@@ -45,7 +45,9 @@ async fn push(context: &Context, options: PushOptions) -> Result<ExitCode, Failu
     let name = match options.name.clone().or_else(directory_name) {
         Some(name) => label("--name", &name)?,
         None => {
-            return Err(Failure::local("invalid_argument", "the directory has no name").way_out("give --name"));
+            return Err(
+                Failure::local("invalid_argument", "the directory has no name").way_out("give --name")
+            );
         }
     };
     let beside = options.directory.join("schema.json");
