@@ -4,7 +4,7 @@ use super::{Coordinator, Result};
 use crate::evidence::{Envelope, Evidence};
 use crate::id::RunId;
 use crate::model::*;
-use crate::ports::{Page, Permission, Select, StoreExt as _};
+use crate::ports::{Permission, StoreExt as _};
 use crate::refusal::{Code, Refusal};
 
 impl Coordinator {
@@ -15,7 +15,7 @@ impl Coordinator {
     pub async fn evidence(&self, caller: &Caller, run: RunId, number: Option<u32>) -> Result<Evidence> {
         self.authorize(caller, Permission::Read)?;
         let run = self.own_run(caller, run).await?;
-        let attempts = self.store().list_as::<Attempt>(&Select::Attempts(run.id), &Page::all()).await?;
+        let attempts = self.attempts_of(run.id).await?;
         let attempt = match number {
             None => attempts.into_iter().next_back(),
             Some(number) => attempts.into_iter().find(|a| a.number == number),

@@ -3,7 +3,7 @@
 use super::{Coordinator, Result};
 use crate::id::{AttemptId, RunId};
 use crate::model::*;
-use crate::ports::{LogAppend, Page, Permission, Select, StoreExt as _};
+use crate::ports::{LogAppend, Permission};
 use crate::refusal::{Code, Refusal};
 use crate::rules::log;
 
@@ -35,7 +35,7 @@ impl Coordinator {
     ) -> Result<LogSlice> {
         self.authorize(caller, Permission::Read)?;
         let run = self.own_run(caller, run).await?;
-        let attempts = self.store().list_as::<Attempt>(&Select::Attempts(run.id), &Page::all()).await?;
+        let attempts = self.attempts_of(run.id).await?;
         let attempt = match number {
             None => attempts.into_iter().next_back(),
             Some(number) => match attempts.into_iter().find(|a| a.number == number) {

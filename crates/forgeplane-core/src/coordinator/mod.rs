@@ -33,6 +33,7 @@ mod evidence;
 mod instances;
 mod logs;
 mod loops;
+mod resolve;
 mod runs;
 mod secrets;
 mod signals;

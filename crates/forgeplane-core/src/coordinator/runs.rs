@@ -186,7 +186,7 @@ impl Coordinator {
     pub async fn run(&self, caller: &Caller, id: RunId) -> Result<RunView> {
         self.authorize(caller, Permission::Read)?;
         let run = self.own_run(caller, id).await?.value;
-        let attempts = self.store().list_as::<Attempt>(&Select::Attempts(id), &Page::all()).await?;
+        let attempts = self.attempts_of(id).await?;
         let approval = match run.approval {
             Some(approval) => self.store().get_as::<Approval>(approval).await?.map(|a| a.value),
             None => None,

@@ -1,8 +1,9 @@
 //! Optimistic transactions: load, decide, commit; on a conflict start over with fresh state.
 
 use super::{Coordinator, CoordinatorError, Result};
-use crate::model::{Changeset, Entity, Versioned};
-use crate::ports::{Conflict, StoreError, StoreExt as _};
+use crate::id::RunId;
+use crate::model::{Attempt, Changeset, Entity, Versioned};
+use crate::ports::{Conflict, Page, Select, StoreError, StoreExt as _};
 use crate::refusal::Refusal;
 
 /// How often a transaction starts over before it gives up.
@@ -52,6 +53,14 @@ impl Coordinator {
     /// Commits one changeset; the caller deals with the conflict.
     pub(super) async fn commit(&self, changes: Changeset) -> Result<std::result::Result<(), Conflict>> {
         Ok(self.inner.committer.commit(changes).await?.map(|_| ()))
+    }
+
+    /// A run's attempts in their order. Ids made in one millisecond (or under clocks that differ) do not say
+    /// which attempt came first; numbers do.
+    pub(super) async fn attempts_of(&self, run: RunId) -> Result<Vec<Versioned<Attempt>>> {
+        let mut attempts = self.store().list_as::<Attempt>(&Select::Attempts(run), &Page::all()).await?;
+        attempts.sort_by_key(|a| a.number);
+        Ok(attempts)
     }
 
     /// Loads an entity that must exist; missing ones read like those of other projects.

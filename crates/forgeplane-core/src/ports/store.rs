@@ -172,7 +172,7 @@ pub enum Select {
     QueuedRuns,
     /// [`Run`]s of all projects that wait for approval, by id.
     RunsPendingApproval,
-    /// A run's [`Attempt`]s, by id (which is their order).
+    /// A run's [`Attempt`]s, by id.
     Attempts(RunId),
     /// Every [`Attempt`] that is not closed, by id.
     OpenAttempts,
