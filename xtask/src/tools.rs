@@ -33,8 +33,15 @@ pub fn ansible_playbook() -> Result<PathBuf> {
     if !playbook.exists() {
         // The system's Python first: one below somebody's home directory is out of reach for the isolated user id.
         let system = PathBuf::from("/usr/bin/python3");
-        let python = if system.exists() { system } else { which("python3").ok_or("python3 is needed to install ansible-core")? };
-        if !succeeds(Command::new(&python).args(["-c", "import ensurepip"])) && is_root() && which("apt-get").is_some() {
+        let python = if system.exists() {
+            system
+        } else {
+            which("python3").ok_or("python3 is needed to install ansible-core")?
+        };
+        if !succeeds(Command::new(&python).args(["-c", "import ensurepip"]))
+            && is_root()
+            && which("apt-get").is_some()
+        {
             execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))?;
             execute(Command::new("apt-get").args(["install", "--quiet", "--yes", "python3-venv"]))?;
         }

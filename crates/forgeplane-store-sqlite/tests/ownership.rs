@@ -1,4 +1,5 @@
 //! Who may have the file, which files are taken, and what survives a killed process.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
