@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{BundleManifest, Envelope, EnvelopeError, NotStarted, Outcome, Statement as _};
 use crate::digest::Digest;
-use crate::model::{Approval, Snapshot};
+use crate::model::{Approval, ApprovalStatus, Snapshot, Verdict};
 
 /// Everything needed to verify how one attempt ended. Exported by the coordinator, checked by anybody.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Evidence {
     /// The signed outcome, exactly as the worker signed it.
     pub outcome: Envelope,
@@ -19,7 +20,8 @@ pub struct Evidence {
     pub coordinator_key: String,
     /// The execution snapshot's canonical bytes (JSON text).
     pub snapshot: String,
-    /// The approval the run was gated by.
+    /// The approval the run was gated by. That it approves this very snapshot and plan is verified; who the
+    /// reviewers were, when and why is the coordinator's word.
     pub approval: Option<Approval>,
 }
 
@@ -104,11 +106,14 @@ impl Conclusion {
 /// Reads a public key from hex.
 ///
 /// # Errors
-/// When it is not 32 bytes of hex.
+/// When it is not 32 bytes of lower-case hex: a key has one spelling.
 pub fn public_key_from_hex(text: &str) -> Result<[u8; 32], EvidenceError> {
+    let malformed = || EvidenceError::Malformed("a public key is 64 lower-case hex digits".into());
+    if text.bytes().any(|b| b.is_ascii_uppercase()) {
+        return Err(malformed());
+    }
     let mut key = [0; 32];
-    hex::decode_to_slice(text, &mut key)
-        .map_err(|_| EvidenceError::Malformed("a public key is 64 hex digits".into()))?;
+    hex::decode_to_slice(text, &mut key).map_err(|_| malformed())?;
     Ok(key)
 }
 
@@ -148,10 +153,12 @@ impl Evidence {
         same("source digest", &manifest.source, &snapshot.source)?;
         same("plan digest", &outcome.plan, &manifest.plan)?;
         same("plan digest", &outcome.plan, &snapshot.plan.as_ref().map(|p| p.digest))?;
-        if let Some(approval) = &self.approval {
-            same("approved run", &approval.run, &outcome.run)?;
-            same("approved plan digest", &approval.plan_digest, &outcome.plan)?;
-            same("approved snapshot", &approval.snapshot, &outcome.snapshot)?;
+        match &self.approval {
+            Some(approval) => approves(approval, &snapshot, snapshot_digest)?,
+            None if snapshot.is_gated() => {
+                return Err(EvidenceError::Mismatch("the run needed an approval, which is missing".into()));
+            }
+            None => {}
         }
         Ok(VerifiedEvidence {
             outcome,
@@ -161,6 +168,36 @@ impl Evidence {
             coordinator_key: super::key_id(&coordinator_key),
         })
     }
+}
+
+/// Whether the record approves what the (signed) snapshot says, by as many people as it asks for.
+fn approves(approval: &Approval, snapshot: &Snapshot, digest: Digest) -> Result<(), EvidenceError> {
+    same("approved run", &approval.run, &snapshot.run)?;
+    same("approved project", &approval.project, &snapshot.project)?;
+    same("approved plan run", &approval.source_plan, &snapshot.plan.as_ref().map(|p| p.run))?;
+    same("approved plan digest", &approval.plan_digest, &snapshot.plan.as_ref().map(|p| p.digest))?;
+    same("approved base generation", &approval.base_generation, &snapshot.base_generation)?;
+    same("approved snapshot", &approval.snapshot, &digest)?;
+    same("approval policy", &approval.policy, &snapshot.approval)?;
+    same("approval status", &approval.status, &ApprovalStatus::Approved)?;
+    let mut reviewers = Vec::new();
+    for review in &approval.reviews {
+        if review.verdict != Verdict::Approve || reviewers.contains(&&review.reviewer) {
+            return Err(EvidenceError::Mismatch("a review is not one person's approval".into()));
+        }
+        if !approval.policy.allow_self && review.reviewer == approval.requester {
+            return Err(EvidenceError::Mismatch("the requester approved their own run".into()));
+        }
+        reviewers.push(&review.reviewer);
+    }
+    if reviewers.len() < approval.policy.required as usize {
+        return Err(EvidenceError::Mismatch(format!(
+            "{} people approved; {} were needed",
+            reviewers.len(),
+            approval.policy.required
+        )));
+    }
+    Ok(())
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, left: &T, right: &T) -> Result<(), EvidenceError> {

@@ -67,6 +67,12 @@ impl Snapshot {
         Digest::of(&self.to_bytes())
     }
 
+    /// Whether a run of this snapshot waits for approval before anything happens.
+    #[must_use]
+    pub const fn is_gated(&self) -> bool {
+        self.operation.changes_infrastructure() && self.approval.required > 0
+    }
+
     /// The execution timeout.
     #[must_use]
     pub const fn execution_timeout(&self) -> Duration {

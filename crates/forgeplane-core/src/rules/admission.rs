@@ -169,7 +169,7 @@ pub(crate) fn create(
     now: Timestamp,
 ) -> Run {
     let digest: Digest = snapshot.digest();
-    let gated = snapshot.operation.changes_infrastructure() && snapshot.approval.required > 0;
+    let gated = snapshot.is_gated();
     let mut run = Run {
         id: ids.run,
         project: snapshot.project,
