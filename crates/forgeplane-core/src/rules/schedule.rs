@@ -151,7 +151,10 @@ pub fn place(view: &View<'_>) -> (Vec<Placement>, BTreeMap<RunId, WaitReason>) {
     let mut pass = Pass::new(view);
     let mut waiting = BTreeMap::new();
     let mut placements = Vec::new();
-    let mut rest: Vec<usize> = (0..view.queued.len()).collect();
+    // A run whose queue timeout passed is left to the sweeper: offered again and again to a worker that never
+    // claims, it would otherwise never leave the queue.
+    let in_time = |run: &Run| run.queue_expires_at.is_none_or(|at| at > view.now);
+    let mut rest: Vec<usize> = (0..view.queued.len()).filter(|index| in_time(&view.queued[*index])).collect();
     while let Some(position) = pass.pick(&rest) {
         let index = rest.remove(position);
         let run = &view.queued[index];
