@@ -258,15 +258,16 @@ impl Coordinator {
             let attempt = self.current_attempt(&run).await?;
             let instance = self.load::<Instance>("instance", run.instance).await?;
             let state = self.state_of(run.state_object).await?;
-            let (artifact, promoted) = match &run.plan {
-                None => (None, None),
+            let (source, artifact, promoted) = match &run.plan {
+                None => (None, None, None),
                 Some(plan) => {
                     let source = self.load::<Run>("run", plan.run).await?;
                     let promoted = match source.promoted_to {
                         Some(other) => self.store().get_as::<Run>(other).await?,
                         None => None,
                     };
-                    (self.plan_artifact(plan.run).await?, promoted)
+                    let artifact = self.plan_artifact(plan.run).await?;
+                    (Some(source), artifact, promoted)
                 }
             };
             let approval = match run.approval {
@@ -279,6 +280,7 @@ impl Coordinator {
                 attempt: attempt.as_deref(),
                 instance: &instance,
                 state: state.as_ref(),
+                source: source.as_ref(),
                 artifact: artifact.as_ref(),
                 promoted: promoted.as_deref(),
                 approval: approval.as_deref(),

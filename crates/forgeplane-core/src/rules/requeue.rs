@@ -21,6 +21,8 @@ pub struct Context<'a> {
     pub instance: &'a Versioned<Instance>,
     /// The managed state.
     pub state: Option<&'a Versioned<StateObject>>,
+    /// The plan run it was promoted from.
+    pub source: Option<&'a Versioned<Run>>,
     /// The artifact of the plan it applies.
     pub artifact: Option<&'a PlanArtifact>,
     /// The run its plan is promoted to now.
@@ -69,6 +71,10 @@ pub fn requeue(context: &Context<'_>, by: &Actor, now: Timestamp) -> Result<Chan
     changes.check(instance);
     if let Some(state) = context.state {
         changes.check(state);
+    }
+    if let Some(source) = context.source {
+        // The plan points to its live promotion; this also lets a concurrent promotion conflict.
+        changes.update(source.version, Run { promoted_to: Some(run.id), ..source.value.clone() });
     }
     Ok(changes)
 }
