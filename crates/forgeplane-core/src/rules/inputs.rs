@@ -24,10 +24,47 @@ pub fn check_schema(schema: &Value) -> Result<(), Refusal> {
             "the input schema refers to `{reference}`; only references inside it (`#…`) work"
         ));
     }
+    if let Some(place) = misplaced_marker(schema, "", true) {
+        return invalid(format!(
+            "`{SECRET_KEYWORD}` at `{place}` would protect nothing: it must be `true` or `false`, and only \
+             counts on a property reached through `properties` alone"
+        ));
+    }
     match jsonschema::validator_for(schema) {
         Ok(_) => Ok(()),
         Err(error) => invalid(format!("the input schema is not a JSON Schema: {error}")),
     }
+}
+
+/// Where the schema marks a secret that [`secret_paths`] does not see. `walked` says whether it sees `schema`.
+fn misplaced_marker(schema: &Value, place: &str, walked: bool) -> Option<String> {
+    let Value::Object(map) = schema else {
+        let Value::Array(items) = schema else { return None };
+        return items
+            .iter()
+            .enumerate()
+            .find_map(|(n, s)| misplaced_marker(s, &format!("{place}/{n}"), false));
+    };
+    match map.get(SECRET_KEYWORD) {
+        None | Some(Value::Bool(false)) => {}
+        Some(Value::Bool(true)) if walked && !place.is_empty() => {}
+        Some(_) => return Some(place.to_owned()),
+    }
+    map.iter().find_map(|(keyword, inner)| match (keyword.as_str(), inner) {
+        // Names of properties or definitions, not keywords.
+        (
+            "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
+            Value::Object(named),
+        ) => {
+            let walked = walked && keyword == "properties";
+            named
+                .iter()
+                .find_map(|(name, s)| misplaced_marker(s, &format!("{place}/{keyword}/{name}"), walked))
+        }
+        // Data, not schemas.
+        ("default" | "const" | "enum" | "examples", _) => None,
+        _ => misplaced_marker(inner, &format!("{place}/{keyword}"), false),
+    })
 }
 
 fn external_reference(value: &Value) -> Option<&str> {
