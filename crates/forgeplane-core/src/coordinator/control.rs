@@ -10,7 +10,7 @@ use subtle::ConstantTimeEq as _;
 
 use super::credentials::hash;
 use super::transact::Step;
-use super::{Coordinator, Result};
+use super::{Coordinator, CoordinatorError, Result};
 use crate::digest::Digest;
 use crate::evidence::{BundleManifest, Conclusion, Envelope, StateRef, key_id, registration_message};
 use crate::id::{AttemptId, EvidenceId, WorkerId};
@@ -19,6 +19,7 @@ use crate::ports::*;
 use crate::refusal::{Code, Refusal};
 use crate::rules::lifecycle::after;
 use crate::rules::{claim, outcome, registration, state};
+use crate::seal::VaultError;
 
 /// How long a challenge may be answered.
 const CHALLENGE_TTL: Duration = Duration::from_secs(60);
@@ -208,8 +209,32 @@ impl Coordinator {
         if !attempt.is_open() {
             return Err(Refusal::new(Code::AttemptClosed, format!("attempt {} is closed", attempt.id)).into());
         }
+        match self.open_bundle(&attempt).await.map_err(never_to_be_had) {
+            Err(CoordinatorError::Refused(refusal)) if attempt.state == AttemptState::Offered => {
+                // Offered to whomever, it could never start.
+                self.fail_to_start(attempt.id, &refusal).await?;
+                Err(refusal.into())
+            }
+            other => other,
+        }
+    }
+
+    /// Ends the run of an offered attempt that cannot start.
+    async fn fail_to_start(&self, attempt: AttemptId, refusal: &Refusal) -> Result<()> {
+        self.transact(|| async move {
+            let attempt = self.load::<Attempt>("attempt", attempt).await?;
+            if attempt.state != AttemptState::Offered {
+                return Ok(Step::Done(()));
+            }
+            let run = self.load::<Run>("run", attempt.run).await?;
+            Ok(Step::Commit(claim::fail_to_start(&attempt, &run, refusal, self.now())?, ()))
+        })
+        .await
+    }
+
+    async fn open_bundle(&self, attempt: &Attempt) -> Result<Bundle> {
         let snapshot = self.load::<Snapshot>("snapshot", attempt.run).await?;
-        let (manifest, envelope) = self.manifest(&attempt, &snapshot).await?;
+        let (manifest, envelope) = self.manifest(attempt, &snapshot).await?;
         let content = |area: &'static str, digest: Option<Digest>| async move {
             match digest {
                 Some(digest) => self.content(area, digest).await.map(Some),
@@ -262,7 +287,7 @@ impl Coordinator {
     }
 
     async fn take_claim(&self, session: &Session, request: ClaimRequest) -> Result<ClaimGrant> {
-        let snapshot = self
+        let granted = self
             .transact(|| async move {
                 let worker = self.session(session).await?;
                 let attempt = self.own_attempt(&worker, request.attempt).await?;
@@ -281,18 +306,29 @@ impl Coordinator {
                     state: state.as_ref(),
                     approval: approval.as_deref(),
                 };
-                match claim::claim(&context, &request, self.now())? {
-                    claim::Decision::Again => Ok(Step::Done(Ok(snapshot.value))),
-                    claim::Decision::Grant(changes) => Ok(Step::Commit(changes, Ok(snapshot.value))),
-                    claim::Decision::FailRun(changes, refusal) => Ok(Step::Commit(changes, Err(refusal))),
+                let (changes, again) = match claim::claim(&context, &request, self.now())? {
+                    claim::Decision::Again => (Changeset::new(), true),
+                    claim::Decision::Grant(changes) => (changes, false),
+                    claim::Decision::FailRun(changes, refusal) => {
+                        return Ok(Step::Commit(changes, Err(refusal)));
+                    }
+                };
+                // Before the commit: a worker that is refused must not hold the claim.
+                match self.open_secrets(&snapshot).await.map_err(never_to_be_had) {
+                    Ok(secrets) => {
+                        let execution_timeout = snapshot.execution_timeout();
+                        let grant = ClaimGrant { nonce: request.nonce, execution_timeout, secrets };
+                        Ok(Step::Commit(changes, Ok(grant)))
+                    }
+                    Err(CoordinatorError::Refused(refusal)) if !again => {
+                        let changes = claim::fail_to_start(&attempt, &run, &refusal, self.now())?;
+                        Ok(Step::Commit(changes, Err(refusal)))
+                    }
+                    Err(error) => Err(error),
                 }
             })
-            .await??;
-        Ok(ClaimGrant {
-            nonce: request.nonce,
-            execution_timeout: snapshot.execution_timeout(),
-            secrets: self.open_secrets(&snapshot).await?,
-        })
+            .await?;
+        Ok(granted?)
     }
 
     async fn open_secrets(&self, snapshot: &Snapshot) -> Result<Vec<GrantedSecret>> {
@@ -455,6 +491,16 @@ impl Coordinator {
             .await?;
         self.forget_log_end(about);
         Ok(ReceiptAnswer { attempt: about, envelope_digest: digest, applied })
+    }
+}
+
+/// Content that was changed at rest is as lost as content that is gone: trying again does not help.
+fn never_to_be_had(error: CoordinatorError) -> CoordinatorError {
+    match error {
+        CoordinatorError::Vault(error @ VaultError::Corrupt(_)) => {
+            Refusal::new(Code::ArtifactMissing, error.to_string()).into()
+        }
+        other => other,
     }
 }
 

@@ -77,7 +77,7 @@ pub fn claim(context: &Context<'_>, request: &ClaimRequest, now: Timestamp) -> R
         ));
     }
     if let Some(refusal) = cannot_start(context) {
-        return Ok(Decision::FailRun(fail(context, &refusal, now)?, refusal));
+        return Ok(Decision::FailRun(fail_to_start(attempt, run, &refusal, now)?, refusal));
     }
 
     let mut draft = RunDraft::of(run, Actor::Worker { id: worker.id }, now);
@@ -176,17 +176,26 @@ fn cannot_start(context: &Context<'_>) -> Option<Refusal> {
     None
 }
 
-fn fail(context: &Context<'_>, refusal: &Refusal, now: Timestamp) -> Result<Changeset, Refusal> {
-    let mut draft = RunDraft::of(context.run, Actor::system("claim"), now);
+/// Ends a run that turned out, before the fence was crossed, not to be able to start.
+///
+/// # Errors
+/// When the run is past the fence or over.
+pub fn fail_to_start(
+    attempt: &Versioned<Attempt>,
+    run: &Versioned<Run>,
+    refusal: &Refusal,
+    now: Timestamp,
+) -> Result<Changeset, Refusal> {
+    let mut draft = RunDraft::of(run, Actor::system("claim"), now);
     draft.step(Command::FailToStart)?;
     draft.error(refusal.code.as_str(), refusal.detail.clone());
     draft.event(
         EventKind::AttemptRevoked,
-        object([("attempt", json!(context.attempt.id)), ("reason", json!(refusal.code))]),
+        object([("attempt", json!(attempt.id)), ("reason", json!(refusal.code))]),
     );
     draft.event(EventKind::RunFailed, object([("code", json!(refusal.code))]));
     let mut changes = draft.finish();
-    changes.update(context.attempt.version, revoked(&context.attempt.value, refusal.code.as_str(), now));
+    changes.update(attempt.version, revoked(&attempt.value, refusal.code.as_str(), now));
     Ok(changes)
 }
 
