@@ -1,0 +1,208 @@
+//! Memory adapters that remember everything they were given.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use forgeplane_core::Timestamp;
+use forgeplane_core::id::AttemptId;
+use forgeplane_core::memory::{ManualClock, MemoryBlobs, MemoryStore, SeededEntropy};
+use forgeplane_core::model::*;
+use forgeplane_core::ports::*;
+
+/// A port whose other end the test keeps.
+pub struct Shared<T>(pub Arc<T>);
+
+/// A memory store that remembers what was committed, in order.
+#[derive(Default)]
+pub struct Spy {
+    inner: MemoryStore,
+    committed: Mutex<Vec<Changeset>>,
+    /// The next commit is made, but its result is reported as unknown.
+    pub lose_next_result: AtomicBool,
+    /// Every call gives way to other tasks a few times, differently each time.
+    pub jitter: AtomicBool,
+    calls: AtomicUsize,
+}
+
+impl Spy {
+    /// How many changesets were committed.
+    pub fn commits(&self) -> usize {
+        self.committed.lock().unwrap().len()
+    }
+
+    /// The changesets committed after the first `seen`.
+    pub fn since(&self, seen: usize) -> Vec<Changeset> {
+        self.committed.lock().unwrap()[seen..].to_vec()
+    }
+
+    /// Every record as it is now.
+    pub fn records(&self) -> BTreeMap<Key, Record> {
+        let committed = self.committed.lock().unwrap();
+        committed.iter().flat_map(|c| &c.puts).map(|p| (p.record.key(), p.record.clone())).collect()
+    }
+
+    /// Puts a record without any rule, as an administrator of the database could.
+    pub async fn force(&self, record: impl Into<Record>) {
+        let record = record.into();
+        let key = record.key();
+        let expect = match self.inner.get(&key).await.unwrap() {
+            Some(found) => Expect::Version(found.version),
+            None => Expect::Absent,
+        };
+        let changes = Changeset { puts: vec![Put { record, expect }], ..Changeset::new() };
+        self.commit(vec![changes]).await.unwrap()[0].as_ref().unwrap();
+    }
+
+    async fn give_way(&self) {
+        if self.jitter.load(Ordering::Relaxed) {
+            let n = self.calls.fetch_add(1, Ordering::Relaxed);
+            // A cheap hash of the call number: 0 to 3 times.
+            for _ in 0..(n.wrapping_mul(0x9e37_79b9) >> 7) % 4 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Spy {
+    async fn commit(&self, batch: Vec<Changeset>) -> Result<Vec<Result<Committed, Conflict>>, StoreError> {
+        self.give_way().await;
+        let results = self.inner.commit(batch.clone()).await?;
+        {
+            let mut committed = self.committed.lock().unwrap();
+            committed.extend(batch.into_iter().zip(&results).filter(|(_, r)| r.is_ok()).map(|(c, _)| c));
+        }
+        if self.lose_next_result.swap(false, Ordering::Relaxed) {
+            return Err(StoreError::Unknown("the connection broke during COMMIT".into()));
+        }
+        Ok(results)
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Versioned<Record>>, StoreError> {
+        self.give_way().await;
+        self.inner.get(key).await
+    }
+
+    async fn find(&self, lookup: &Lookup) -> Result<Option<Versioned<Record>>, StoreError> {
+        self.give_way().await;
+        self.inner.find(lookup).await
+    }
+
+    async fn list(&self, select: &Select, page: &Page) -> Result<Vec<Versioned<Record>>, StoreError> {
+        self.give_way().await;
+        self.inner.list(select, page).await
+    }
+
+    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
+        self.inner.events(filter, after, limit).await
+    }
+
+    async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.inner.outbox(limit).await
+    }
+
+    async fn log(&self, attempt: AttemptId, from: u64, max: usize) -> Result<Vec<LogChunk>, StoreError> {
+        self.inner.log(attempt, from, max).await
+    }
+
+    async fn log_end(&self, attempt: AttemptId) -> Result<u64, StoreError> {
+        self.inner.log_end(attempt).await
+    }
+
+    async fn allocate_fence(&self) -> Result<Fence, StoreError> {
+        self.inner.allocate_fence().await
+    }
+}
+
+#[async_trait]
+impl Store for Shared<Spy> {
+    async fn commit(&self, batch: Vec<Changeset>) -> Result<Vec<Result<Committed, Conflict>>, StoreError> {
+        self.0.commit(batch).await
+    }
+
+    async fn get(&self, key: &Key) -> Result<Option<Versioned<Record>>, StoreError> {
+        self.0.get(key).await
+    }
+
+    async fn find(&self, lookup: &Lookup) -> Result<Option<Versioned<Record>>, StoreError> {
+        self.0.find(lookup).await
+    }
+
+    async fn list(&self, select: &Select, page: &Page) -> Result<Vec<Versioned<Record>>, StoreError> {
+        self.0.list(select, page).await
+    }
+
+    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
+        self.0.events(filter, after, limit).await
+    }
+
+    async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.0.outbox(limit).await
+    }
+
+    async fn log(&self, attempt: AttemptId, from: u64, max: usize) -> Result<Vec<LogChunk>, StoreError> {
+        self.0.log(attempt, from, max).await
+    }
+
+    async fn log_end(&self, attempt: AttemptId) -> Result<u64, StoreError> {
+        self.0.log_end(attempt).await
+    }
+
+    async fn allocate_fence(&self) -> Result<Fence, StoreError> {
+        self.0.allocate_fence().await
+    }
+}
+
+/// Memory blobs that remember every byte they were given.
+#[derive(Default)]
+pub struct SpyBlobs {
+    inner: MemoryBlobs,
+    pub given: Mutex<Vec<(String, Bytes)>>,
+}
+
+impl SpyBlobs {
+    /// The names that were stored under a prefix.
+    pub fn names(&self, prefix: &str) -> Vec<String> {
+        let given = self.given.lock().unwrap();
+        given.iter().map(|(name, _)| name.clone()).filter(|name| name.starts_with(prefix)).collect()
+    }
+
+    /// Loses everything under a prefix, as a wrong retention rule would.
+    pub async fn lose(&self, prefix: &str) {
+        for name in self.names(prefix) {
+            self.inner.delete(&name).await.unwrap();
+        }
+    }
+}
+
+#[async_trait]
+impl BlobStore for Shared<SpyBlobs> {
+    async fn put(&self, name: &str, bytes: Bytes) -> Result<(), BlobError> {
+        self.0.given.lock().unwrap().push((name.to_owned(), bytes.clone()));
+        self.0.inner.put(name, bytes).await
+    }
+
+    async fn get(&self, name: &str) -> Result<Option<Bytes>, BlobError> {
+        self.0.inner.get(name).await
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), BlobError> {
+        self.0.inner.delete(name).await
+    }
+}
+
+impl Clock for Shared<ManualClock> {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+impl Entropy for Shared<SeededEntropy> {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.fill(bytes);
+    }
+}
