@@ -28,6 +28,7 @@ pub fn run() -> Result<()> {
         execute(tests.args(["test", "--workspace", "--all-targets", "--no-fail-fast"]))?;
     }
     execute(cargo().args(["test", "--workspace", "--doc"]))?;
+    execute(cargo().args(["run", "--quiet", "--package", "forgeplane-examples", "--example", "embed"]))?;
     demo::run(&demo::Options::default())
 }
 

@@ -125,7 +125,7 @@ pub struct DevOptions {
 #[derive(Debug, Subcommand)]
 pub enum TemplateCommand {
     /// Push a directory as a new template version
-    Push(PushOptions),
+    Push(Box<PushOptions>),
     /// List templates
     List(ListOptions),
     /// Show a template version

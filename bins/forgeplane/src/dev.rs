@@ -16,9 +16,9 @@ use forgeplane_core::rules::Settings;
 use forgeplane_core::{Code, Refusal};
 use forgeplane_store_sqlite::SqliteStore;
 use forgeplane_worker::sandbox::Isolation;
-use forgeplane_worker::uid_lock::{self, UidLock};
+use forgeplane_worker::uid_lock::{self, UidLock, UidLockError};
 use forgeplane_worker::unpack::{self, Limits};
-use forgeplane_worker::{Shutdown, Tools, Worker, WorkerConfig};
+use forgeplane_worker::{Shutdown, Tools, Worker, WorkerConfig, WorkerError};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -89,28 +89,26 @@ async fn work(
         .pool
         .parse()
         .map_err(|e| Failure::local("invalid_pool", format!("--pool {:?}: {e}", options.pool)))?;
-    let (isolation, workspaces) = isolation(options, data)?;
-    let workspaces = options.workspace_root.clone().unwrap_or(workspaces);
-    let mut config =
-        WorkerConfig::new(data.worker_name()?, pool.clone(), data.path("worker"), workspaces, isolation);
-    config.tools = tools(&options.tools)?;
     let token = coordinator
         .issue_enrollment(&pool, ENROLLMENT_TTL)
         .await
         .map_err(|e| Failure::local(e.code(), e.to_string()))?;
-    config.enrollment_token = Some(token);
-    let worker = Worker::new(config, coordinator.in_process(), coordinator.queue());
-    let failed = |e: forgeplane_worker::WorkerError| {
-        let failure = Failure::local(e.code(), e.to_string());
-        if e.code() == "not_root" {
-            failure.way_out(
-                "run as root, or accept the unsafe local development mode with --unsafe-no-isolation",
-            )
-        } else {
-            failure
+    let started = loop {
+        let (isolation, workspaces) = isolation(options, data)?;
+        let workspaces = options.workspace_root.clone().unwrap_or(workspaces);
+        let mut config =
+            WorkerConfig::new(data.worker_name()?, pool.clone(), data.path("worker"), workspaces, isolation);
+        config.tools = tools(&options.tools)?;
+        config.enrollment_token = Some(token.clone());
+        let worker = Worker::new(config, coordinator.in_process(), coordinator.queue());
+        match worker.start(shutdown.clone()).await {
+            // Another process took the user id between choosing and using it.
+            Err(WorkerError::UidLock(UidLockError::Taken { uid })) if options.iac_uid.is_none() => {
+                tracing::debug!(uid, "choosing another user id");
+            }
+            started => break started.map_err(worker_failed)?,
         }
     };
-    let started = worker.start(shutdown).await.map_err(failed)?;
     let url = format!("http://{address}");
     data.announce_url(&url)?;
     println!("forgeplane dev: project `{}`, data in {}", project.name, data.root.display());
@@ -121,7 +119,16 @@ async fn work(
         println!("  --as {user:<9} role {}", role.as_str());
     }
     println!("ready: {url}");
-    started.run().await.map_err(failed)
+    started.run().await.map_err(worker_failed)
+}
+
+fn worker_failed(error: WorkerError) -> Failure {
+    let failure = Failure::local(error.code(), error.to_string());
+    if error.code() == "not_root" {
+        failure.way_out("run as root, or accept the unsafe local development mode with --unsafe-no-isolation")
+    } else {
+        failure
+    }
 }
 
 async fn end_on_signal(shutdown: Shutdown) {

@@ -12,7 +12,7 @@ use crate::{output, source};
 
 pub async fn run(context: &Context, command: TemplateCommand) -> Result<ExitCode, Failure> {
     match command {
-        TemplateCommand::Push(options) => push(context, options).await,
+        TemplateCommand::Push(options) => push(context, *options).await,
         TemplateCommand::List(page) => {
             let page = context.page::<Template>("/templates", &page, Vec::new()).await?;
             context.print(&page, |page| {

@@ -75,7 +75,7 @@ fn a_tool_that_is_missing_or_unknown_is_named() {
 #[test]
 fn e19_who_is_not_root_is_told_so_and_may_choose_the_unsafe_mode_explicitly() {
     let house = House::new();
-    let public = std::fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o777));
+    let public: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(house.directory.path(), public).unwrap();
     // The test's executable may be out of reach for nobody: run a copy.
     let copy = house.directory.path().join("forgeplane");

@@ -112,14 +112,17 @@ impl House {
     pub fn dev(&self, tool: &Path) -> Dev {
         let mut command = self.dev_command();
         command.arg("--tool").arg(format!("terraform={}", tool.display()));
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Owned from here on, so that it is ended whatever becomes of the test.
+        let mut dev = Dev { url: String::new(), child };
+        for line in BufReader::new(dev.child.stdout.take().unwrap()).lines() {
             if let Some(url) = line.unwrap().strip_prefix("ready: ") {
-                return Dev { url: url.to_owned(), child };
+                dev.url = url.to_owned();
+                return dev;
             }
         }
         let mut message = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+        dev.child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
         panic!("`forgeplane dev` ended before it was ready: {message}");
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use flate2::Compression;
@@ -48,7 +49,7 @@ impl House {
             .permissions(std::fs::Permissions::from_mode(0o711))
             .tempdir()
             .unwrap();
-        let uid = UidLock::acquire_free(Path::new(DEFAULT_DIR), 300_000..360_000, 2).unwrap().uid();
+        let uid = free_uid();
         let coordinator = Coordinator::builder()
             .store(MemoryStore::new())
             .queue(MemoryQueue::default())
@@ -271,6 +272,15 @@ impl House {
             .filter(|status| status.lines().any(|l| l.starts_with("Uid:") && l.contains(&uid.to_string())))
             .count()
     }
+}
+
+/// A user id that no other house uses: houses of one process count up, processes start apart, and whatever is
+/// in use all the same is stepped over.
+fn free_uid() -> u32 {
+    static HOUSES: AtomicU32 = AtomicU32::new(0);
+    let apart = (std::process::id() % 20_000) * 64 + HOUSES.fetch_add(2, Ordering::Relaxed) % 64;
+    let start = 300_000 + apart;
+    UidLock::acquire_free(Path::new(DEFAULT_DIR), start..start + 64, 2).unwrap().uid()
 }
 
 /// A worker that runs in the background.
