@@ -73,16 +73,13 @@ impl Coordinator {
                 };
                 let mut changes = Changeset::new();
                 changes.insert(token.clone());
-                changes.events.push(Event {
-                    seq: 0,
-                    project: Some(project),
-                    run: None,
-                    run_seq: 0,
-                    kind: EventKind::TokenCreated,
-                    actor: Actor::system("owner"),
-                    at: self.now(),
-                    data: object([("token", json!(id)), ("name", json!(name)), ("role", json!(role))]),
-                });
+                changes.events.push(Event::beside_runs(
+                    Some(project),
+                    EventKind::TokenCreated,
+                    Actor::system("owner"),
+                    self.now(),
+                    object([("token", json!(id)), ("name", json!(name)), ("role", json!(role))]),
+                ));
                 Ok(Step::Commit(changes, token))
             })
             .await?;

@@ -102,20 +102,17 @@ impl Coordinator {
                 changes.insert(state.clone());
             }
             changes.insert(instance.clone());
-            changes.events.push(Event {
-                seq: 0,
-                project: Some(caller.project),
-                run: None,
-                run_seq: 0,
-                kind: EventKind::InstanceCreated,
-                actor: caller.actor(),
-                at: now,
-                data: object([
+            changes.events.push(Event::beside_runs(
+                Some(caller.project),
+                EventKind::InstanceCreated,
+                caller.actor(),
+                now,
+                object([
                     ("instance", json!(id)),
                     ("name", json!(new.name)),
                     ("template", json!(template.name)),
                 ]),
-            });
+            ));
             Ok(Step::Commit(changes, InstanceView { instance, template_name: template.name.clone(), state }))
         })
         .await

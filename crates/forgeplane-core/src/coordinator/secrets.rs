@@ -63,20 +63,17 @@ impl Coordinator {
                 Some(found) => changes.update(found.version, secret.clone()),
                 None => changes.insert(secret.clone()),
             };
-            changes.events.push(Event {
-                seq: 0,
-                project: Some(caller.project),
-                run: None,
-                run_seq: 0,
-                kind: EventKind::SecretStored,
-                actor: caller.actor(),
-                at: self.now(),
-                data: object([
+            changes.events.push(Event::beside_runs(
+                Some(caller.project),
+                EventKind::SecretStored,
+                caller.actor(),
+                self.now(),
+                object([
                     ("secret", json!(name)),
                     ("version", json!(latest)),
                     ("approved_for", json!(approved_for)),
                 ]),
-            });
+            ));
             Ok(Step::Commit(changes, secret))
         })
         .await

@@ -140,20 +140,17 @@ impl Coordinator {
                 created_by: caller.actor(),
             };
             changes.insert(version.clone());
-            changes.events.push(Event {
-                seq: 0,
-                project: Some(caller.project),
-                run: None,
-                run_seq: 0,
-                kind: EventKind::TemplatePushed,
-                actor: caller.actor(),
-                at: now,
-                data: object([
+            changes.events.push(Event::beside_runs(
+                Some(caller.project),
+                EventKind::TemplatePushed,
+                caller.actor(),
+                now,
+                object([
                     ("template", json!(template.name)),
                     ("version", json!(version.version)),
                     ("source", json!(source)),
                 ]),
-            });
+            ));
             Ok(Step::Commit(changes, TemplateView { template, version }))
         })
         .await

@@ -148,16 +148,13 @@ impl Coordinator {
             }
             let mut changes = Changeset::new();
             changes.update(worker.version, next.clone());
-            changes.events.push(Event {
-                seq: 0,
-                project: None,
-                run: None,
-                run_seq: 0,
+            changes.events.push(Event::beside_runs(
+                None,
                 kind,
-                actor: caller.actor(),
-                at: self.now(),
-                data: object([("worker", json!(worker.id)), ("name", json!(worker.name))]),
-            });
+                caller.actor(),
+                self.now(),
+                object([("worker", json!(worker.id)), ("name", json!(worker.name))]),
+            ));
             Ok(Step::Commit(changes, next))
         })
         .await

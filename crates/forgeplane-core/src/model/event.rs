@@ -122,3 +122,17 @@ pub struct Event {
     /// Details, never secret.
     pub data: Object,
 }
+
+impl Event {
+    /// An event that belongs to no run: of a project, or (without one) of the whole installation.
+    #[must_use]
+    pub fn beside_runs(
+        project: Option<ProjectId>,
+        kind: EventKind,
+        actor: Actor,
+        at: Timestamp,
+        data: Object,
+    ) -> Self {
+        Self { seq: 0, project, run: None, run_seq: 0, kind, actor, at, data }
+    }
+}

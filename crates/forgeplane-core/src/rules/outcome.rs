@@ -353,16 +353,13 @@ pub(crate) fn quarantine(changes: &mut Changeset, worker: &Versioned<Worker>, re
         return;
     }
     changes.update(worker.version, Worker { quarantined: Some(reason.to_owned()), ..worker.value.clone() });
-    changes.events.push(Event {
-        seq: 0,
-        project: None,
-        run: None,
-        run_seq: 0,
-        kind: EventKind::WorkerQuarantined,
-        actor: Actor::system("outcome"),
-        at: now,
-        data: object([("worker", json!(worker.id)), ("reason", json!(reason))]),
-    });
+    changes.events.push(Event::beside_runs(
+        None,
+        EventKind::WorkerQuarantined,
+        Actor::system("outcome"),
+        now,
+        object([("worker", json!(worker.id)), ("reason", json!(reason))]),
+    ));
 }
 
 /// The event of a terminal status.

@@ -71,15 +71,12 @@ pub fn register(
         Some((worker, key)) => again(worker, key, proven, capabilities, settings, now, &mut changes)?,
         None => enroll(context, proven, capabilities, fresh, now, &mut changes)?,
     };
-    changes.events.push(Event {
-        seq: 0,
-        project: None,
-        run: None,
-        run_seq: 0,
-        kind: EventKind::WorkerRegistered,
-        actor: Actor::Worker { id: worker.id },
-        at: now,
-        data: object([
+    changes.events.push(Event::beside_runs(
+        None,
+        EventKind::WorkerRegistered,
+        Actor::Worker { id: worker.id },
+        now,
+        object([
             ("worker", json!(worker.id)),
             ("name", json!(worker.name)),
             ("pool", json!(worker.pool)),
@@ -87,7 +84,7 @@ pub fn register(
             ("capabilities", json!(worker.capabilities)),
             ("unsafe_no_isolation", json!(worker.unsafe_no_isolation)),
         ]),
-    });
+    ));
     Ok((changes, worker))
 }
 
