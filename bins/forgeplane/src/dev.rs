@@ -1,6 +1,7 @@
 //! `forgeplane dev`: coordinator, worker and API in one process, on SQLite, without services.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -41,7 +42,8 @@ const ENROLLMENT_TTL: Duration = Duration::from_secs(600);
 /// Runs until SIGINT or SIGTERM.
 pub async fn run(options: DevOptions) -> Result<ExitCode, Failure> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     if !options.listen.ip().is_loopback() {
         return Err(Failure::local("not_loopback", format!("{} is not a loopback address", options.listen))
             .way_out("`forgeplane dev` speaks plain HTTP; listen on 127.0.0.1"));
