@@ -25,7 +25,16 @@ pub fn run() -> Result<()> {
     if succeeds(cargo().args(["nextest", "--version"])) {
         execute(tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]))?;
     } else {
-        execute(tests.args(["test", "--workspace", "--all-targets", "--no-fail-fast"]))?;
+        // Not `--all-targets`: that would run the benchmarks too.
+        execute(tests.args([
+            "test",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+            "--examples",
+            "--no-fail-fast",
+        ]))?;
     }
     execute(cargo().args(["test", "--workspace", "--doc"]))?;
     execute(cargo().args(["run", "--quiet", "--package", "forgeplane-examples", "--example", "embed"]))?;
