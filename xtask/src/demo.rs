@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::shell::{Result, cargo, execute, is_root, root};
+use crate::shell::{Result, cargo, execute, is_root, root, target};
 use crate::tools::{self, DemoTool};
 
 /// What the demo is asked to do.
@@ -17,6 +17,8 @@ pub struct Options {
     pub unsafe_no_isolation: bool,
     /// Show an Ansible run even if OpenTofu or Terraform is there.
     pub ansible: bool,
+    /// `forgeplane` is built already.
+    pub built: bool,
 }
 
 impl Options {
@@ -44,7 +46,9 @@ pub fn run(options: &Options) -> Result<()> {
         );
     }
     let tool = tools::for_demo(options.ansible)?;
-    execute(cargo().args(["build", "--quiet", "--package", "forgeplane"]))?;
+    if !options.built {
+        execute(cargo().args(["build", "--quiet", "--package", "forgeplane"]))?;
+    }
     let begun = Instant::now();
     let directory = tempfile::Builder::new()
         .prefix("forgeplane-demo-")
