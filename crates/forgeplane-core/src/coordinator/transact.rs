@@ -22,14 +22,28 @@ impl Coordinator {
     ///
     /// A commit whose result is unknown is treated like a conflict: the next pass reads what really is there,
     /// and every rule answers a repeated command with "already so".
+    ///
+    /// A refusal is believed when two passes in a row give it: the records of one pass are read one by one, and a
+    /// commit in between can make them contradict each other. A changeset from such reads would not commit; a
+    /// refusal has nothing to conflict with.
     pub(super) async fn transact<T, F, Fut>(&self, pass: F) -> Result<T>
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<Step<T>>>,
     {
         let mut last = None;
+        let mut refused = None;
         for _ in 0..TRIES {
-            let (changes, answer) = match pass().await? {
+            let step = match pass().await {
+                Err(CoordinatorError::Refused(refusal)) if refused.as_ref() != Some(&refusal) => {
+                    last = Some(refusal.clone().into());
+                    refused = Some(refusal);
+                    continue;
+                }
+                other => other?,
+            };
+            refused = None;
+            let (changes, answer) = match step {
                 Step::Done(answer) => return Ok(answer),
                 Step::Commit(changes, answer) if changes.is_empty() => return Ok(answer),
                 Step::Commit(changes, answer) => (changes, answer),
