@@ -371,11 +371,14 @@ impl Coordinator {
                     .get_as::<OrphanState>(format!("{}/{}", state.id, document.digest))
                     .await?
                     .is_some();
+                let next = write.expected_generation.saturating_add(1);
+                let next = self.store().get_as::<StateGeneration>(format!("{}/{next}", state.id)).await?;
                 let context = state::Context {
                     worker: worker.id,
                     attempt: &attempt,
                     run: &run,
                     state: &state,
+                    next: next.as_deref(),
                     kept_aside: kept,
                 };
                 match state::write(&context, write.claim, write.expected_generation, document, self.now())? {

@@ -95,6 +95,8 @@ pub struct Context<'a> {
     pub run: &'a Versioned<Run>,
     /// The state object.
     pub state: &'a Versioned<StateObject>,
+    /// The generation after the one that the write builds on, if there is one.
+    pub next: Option<&'a StateGeneration>,
     /// Whether this very document is kept as an orphan already.
     pub kept_aside: bool,
 }
@@ -111,18 +113,30 @@ pub fn write(
     now: Timestamp,
 ) -> Result<Decision, Refusal> {
     let Context { attempt, run, state, .. } = context;
+    // The same write again, however late: this attempt made that very generation of this very document.
+    let again = context
+        .next
+        .filter(|g| g.digest == document.digest && g.writer.attempt == Some(attempt.id))
+        .map(|g| Decision::Again(g.generation));
     match claim::own_claim(attempt, context.worker, claim_ref) {
         Ok(()) => {}
         // A closed attempt's write is refused, but its document may be the only record of what was created.
         Err(refusal) if refusal.code == Code::AttemptClosed => {
+            if let Some(again) = again {
+                return Ok(again);
+            }
             return keep_aside(context, expected_generation, document, refusal, now);
         }
         Err(refusal) => return Err(refusal),
     }
+    if let Some(again) = again {
+        return Ok(again);
+    }
+    // The tool saved what is current already.
     if state.digest == Some(document.digest)
         && state.head_run == Some(run.id)
         && state.high_water == attempt.fence
-        && (state.head == expected_generation + 1 || state.head == expected_generation)
+        && state.head == expected_generation
     {
         return Ok(Decision::Again(state.head));
     }
