@@ -461,6 +461,8 @@ impl Coordinator {
                 let snapshot = self.load::<Snapshot>("snapshot", run.id).await?;
                 let worker = self.load::<Worker>("worker", attempt.worker).await?;
                 let receipt = self.store().get_as::<Receipt>(about).await?;
+                let late = Select::LateEvidence(run.id);
+                let kept = self.store().list_as::<LateEvidence>(&late, &Page::all()).await?;
                 let artifacts: Vec<Artifact> = self
                     .store()
                     .list_as::<Artifact>(&Select::Artifacts(run.id), &Page::all())
@@ -478,6 +480,7 @@ impl Coordinator {
                     key,
                     worker: &worker,
                     receipt: receipt.as_deref(),
+                    kept: kept.iter().any(|e| e.attempt == about && e.envelope_digest == digest),
                     artifacts: &artifacts,
                     state: state.as_ref(),
                     instance: &instance,

@@ -30,6 +30,8 @@ pub struct Context<'a> {
     pub worker: &'a Versioned<Worker>,
     /// The receipt, if there is one.
     pub receipt: Option<&'a Receipt>,
+    /// Whether these very bytes are kept as evidence already.
+    pub kept: bool,
     /// What the attempt published.
     pub artifacts: &'a [Artifact],
     /// The managed state.
@@ -87,13 +89,13 @@ pub fn conclude(
         }
         return keep(context, signed, "outcome_conflict", evidence, now);
     }
+    if key.status == KeyStatus::Compromised {
+        return keep(context, signed, "key_compromised", evidence, now);
+    }
     match signed.conclusion {
-        Conclusion::NotStarted(statement) => not_started(context, statement, signed, now),
+        Conclusion::NotStarted(statement) => not_started(context, statement, signed, evidence, now),
         Conclusion::Outcome(outcome) => {
             matches_attempt(context, outcome)?;
-            if key.status == KeyStatus::Compromised {
-                return keep(context, signed, "key_compromised", evidence, now);
-            }
             match (attempt.state, &attempt.closing) {
                 (AttemptState::Claimed | AttemptState::Unresolved, _) => apply(context, outcome, signed, now),
                 (AttemptState::Closed, Some(Closing::Decided { .. })) => {
@@ -217,19 +219,14 @@ fn not_started(
     context: &Context<'_>,
     statement: &NotStarted,
     signed: &Signed<'_>,
+    evidence: EvidenceId,
     now: Timestamp,
 ) -> Result<Decision, Refusal> {
     let Context { attempt, run, worker, settings, snapshot, .. } = context;
-    if statement.run != attempt.run
-        || statement.attempt != attempt.id
-        || statement.fence != attempt.fence
-        || statement.worker != attempt.worker
-        || statement.project != attempt.project
-    {
-        return Err(Refusal::new(Code::InvalidEvidence, "the statement names another attempt"));
-    }
+    names_attempt(attempt, statement)?;
     match (attempt.state, &attempt.claim) {
-        (AttemptState::Closed, _) => return Ok(Decision::Ignore),
+        // Most often an intent whose offer was withdrawn; a decided attempt's claimant is another matter.
+        (AttemptState::Closed, _) => return keep(context, signed, "operator_decided", evidence, now),
         (AttemptState::Offered, _) => {}
         (AttemptState::Claimed | AttemptState::Unresolved, Some(claim))
             if Some(claim.nonce) == statement.nonce => {}
@@ -283,6 +280,18 @@ fn not_started(
     Ok(Decision::Apply(changes))
 }
 
+fn names_attempt(attempt: &Attempt, statement: &NotStarted) -> Result<(), Refusal> {
+    if statement.run != attempt.run
+        || statement.attempt != attempt.id
+        || statement.fence != attempt.fence
+        || statement.worker != attempt.worker
+        || statement.project != attempt.project
+    {
+        return Err(Refusal::new(Code::InvalidEvidence, "the statement names another attempt"));
+    }
+    Ok(())
+}
+
 fn plan_artifact(context: &Context<'_>, outcome: &Outcome, now: Timestamp) -> Option<PlanArtifact> {
     let stored = |kind: ArtifactKind| {
         let signed = outcome.artifacts.get(&kind)?;
@@ -322,16 +331,28 @@ fn keep(
     id: EvidenceId,
     now: Timestamp,
 ) -> Result<Decision, Refusal> {
-    let Conclusion::Outcome(outcome) = signed.conclusion else { return Ok(Decision::Ignore) };
-    matches_attempt(context, outcome)?;
+    let outcome = match signed.conclusion {
+        Conclusion::Outcome(outcome) => {
+            matches_attempt(context, outcome)?;
+            outcome.outcome
+        }
+        Conclusion::NotStarted(statement) => {
+            names_attempt(context.attempt, statement)?;
+            // About an intent that never became the claim there is nothing to tell.
+            let claimant = context.attempt.claim.as_ref().map(|c| c.nonce);
+            if claimant.is_none() || claimant != statement.nonce {
+                return Ok(Decision::Ignore);
+            }
+            OutcomeKind::NotStarted
+        }
+    };
+    if context.kept {
+        return Ok(Decision::Ignore);
+    }
     let mut draft = RunDraft::of(context.run, Actor::Worker { id: context.attempt.worker }, now);
     draft.event(
         EventKind::EvidenceKept,
-        object([
-            ("attempt", json!(context.attempt.id)),
-            ("why", json!(why)),
-            ("outcome", json!(outcome.outcome)),
-        ]),
+        object([("attempt", json!(context.attempt.id)), ("why", json!(why)), ("outcome", json!(outcome))]),
     );
     let mut changes = draft.finish();
     changes.insert(LateEvidence {
@@ -341,7 +362,7 @@ fn keep(
         project: context.run.project,
         envelope: signed.envelope.to_owned(),
         envelope_digest: signed.digest,
-        outcome: outcome.outcome,
+        outcome,
         why: why.to_owned(),
         at: now,
     });
