@@ -129,7 +129,7 @@ impl Coordinator {
         }
         if worker.disconnected {
             return Err(Refusal::new(Code::WorkerDisabled, "this worker was disconnected")
-                .way_out("enroll it again with a new enrollment token and a new key")
+                .way_out("enroll it again under another name with a new enrollment token and a new key")
                 .into());
         }
         Ok(worker)

@@ -116,7 +116,7 @@ fn again(
     }
     if worker.disconnected {
         return Err(Refusal::new(Code::WorkerDisabled, format!("worker `{}` was disconnected", worker.name))
-            .way_out("enroll it again with a new enrollment token and a new key"));
+            .way_out("enroll it again under another name with a new enrollment token and a new key"));
     }
     if worker.name != proven.name || worker.pool != proven.pool {
         return Err(Refusal::new(
