@@ -30,7 +30,7 @@ pub struct TestWorker {
     pub session: Session,
     pub coordinator_key: [u8; 32],
     jobs: Box<dyn JobStream>,
-    nonces: Mutex<u8>,
+    nonces: Mutex<u64>,
     /// Claims it holds and names in its heartbeats.
     pub holding: Mutex<Vec<Holding>>,
 }
@@ -172,6 +172,8 @@ impl World {
 
     pub async fn worker_as(&self, mut introduction: Introduction) -> TestWorker {
         let control = self.coordinator.in_process();
+        // Workers are told apart by age.
+        self.clock.advance(Duration::from_millis(1));
         introduction.token = Some(self.enrollment(introduction.pool.as_str()).await);
         let registered = introduction.register(&control).await.unwrap();
         let jobs = self.coordinator.queue().subscribe(registered.session.worker).await.unwrap();
@@ -225,8 +227,9 @@ impl TestWorker {
     pub fn fresh_nonce(&self) -> Nonce {
         let mut nonces = self.nonces.lock().unwrap();
         *nonces += 1;
-        let mut nonce = [*nonces; 16];
+        let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&self.key.verifying_key().as_bytes()[..8]);
+        nonce[8..].copy_from_slice(&nonces.to_be_bytes());
         Nonce(nonce)
     }
 
