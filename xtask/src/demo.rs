@@ -77,9 +77,7 @@ impl Demo {
         // The isolated tool must be able to pass through to its workspace, and to nothing else.
         std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o711))
             .map_err(|e| e.to_string())?;
-        let target =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-        let forgeplane = target.join("debug/forgeplane");
+        let forgeplane = target().join("debug/forgeplane");
         let data = directory.join("data");
         let (label, path) = match tool {
             DemoTool::Terraform(label, path) => (*label, path),
