@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Coordinator, Result};
+use super::{Coordinator, CoordinatorError, Result};
 use crate::id::{AttemptId, OutboxId};
 use crate::model::*;
 use crate::ports::{EventSink, Page, Select, StoreExt as _};
@@ -77,15 +77,30 @@ impl Coordinator {
     /// # Errors
     /// When the store cannot answer.
     pub async fn schedule_step(&self) -> Result<usize> {
-        let view = self.schedule_view().await?;
-        if view.queued.is_empty() {
-            return Ok(0);
-        }
-        let (placements, _) = schedule::place(&view.as_view(self.settings(), self.now()));
-        let mut offers = Vec::with_capacity(placements.len());
-        for Placement { run, worker, slot } in placements {
-            offers.push(self.offer(&view.queued[run], &view.workers[worker].worker, slot).await?);
-        }
+        let mut view = self.schedule_view().await?;
+        let offers = loop {
+            let (placements, _) = schedule::place(&view.as_view(self.settings(), self.now()));
+            if placements.is_empty() && self.look_further(&mut view).await? {
+                continue;
+            }
+            let mut offers = Vec::with_capacity(placements.len());
+            let mut refused = Vec::new();
+            for Placement { run, worker, slot } in placements {
+                match self.offer(&view.queued[run], &view.workers[worker].worker, slot).await {
+                    Ok(changes) => offers.push(changes),
+                    Err(CoordinatorError::Refused(refusal)) => {
+                        tracing::warn!(run = %view.queued[run].id, %refusal, "a run cannot be leased");
+                        refused.push(view.queued[run].id);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if refused.is_empty() {
+                break offers;
+            }
+            // What one run cannot use is there for the others, in this very pass.
+            view.queued.retain(|run| !refused.contains(&run.id));
+        };
         let mut placed = 0;
         // Together, so that the group-commit actor takes them in one transaction.
         for result in join_all(offers.into_iter().map(|changes| self.commit(changes))).await {

@@ -31,9 +31,11 @@ pub(super) struct ScheduleView {
     pub(super) queued: Vec<Versioned<Run>>,
     pub(super) workers: Vec<Candidate>,
     pub(super) open: Vec<Versioned<Attempt>>,
+    /// At most this many queued runs were read.
+    window: usize,
 }
 
-/// The most queued runs one scheduler pass looks at.
+/// How many queued runs a scheduler pass looks at first.
 const QUEUE_WINDOW: usize = 1_000;
 
 impl ScheduleView {
@@ -48,7 +50,24 @@ impl Coordinator {
             queued: self.store().list_as::<Run>(&Select::QueuedRuns, &Page::first(QUEUE_WINDOW)).await?,
             workers: self.candidates().await?,
             open: self.store().list_as::<Attempt>(&Select::OpenAttempts, &Page::all()).await?,
+            window: QUEUE_WINDOW,
         })
+    }
+
+    /// Reads more of the queue if there may be runs behind those that were read and a worker for them: runs
+    /// that wait for something else must not keep the others waiting.
+    pub(super) async fn look_further(&self, view: &mut ScheduleView) -> Result<bool> {
+        let idle = |candidate: &Candidate| {
+            let open = view.open.iter().filter(|a| a.worker == candidate.worker.id).count();
+            let (worker, contact) = (&candidate.worker, candidate.contact.as_ref());
+            capacity::status(worker, contact, open, self.settings(), self.now()) == WorkerStatus::Idle
+        };
+        if view.queued.len() < view.window || !view.workers.iter().any(idle) {
+            return Ok(false);
+        }
+        view.window = view.window.saturating_mul(4);
+        view.queued = self.store().list_as::<Run>(&Select::QueuedRuns, &Page::first(view.window)).await?;
+        Ok(true)
     }
 
     pub(super) async fn candidates(&self) -> Result<Vec<Candidate>> {
