@@ -26,6 +26,7 @@
 mod approvals;
 mod builder;
 mod commit;
+mod conclude;
 mod control;
 mod credentials;
 mod error;
