@@ -62,6 +62,7 @@ pub async fn check(world: &mut World, command: &Command) {
             assert_eq!(run.status, RunStatus::Queued);
         }
         status_fits_attempts(world, run, &attempts).await;
+        approved_before_claimed(world, run, &attempts).await;
         history(world, run).await;
         now.statuses.insert(run.id, run.status);
     }
@@ -70,6 +71,7 @@ pub async fn check(world: &mut World, command: &Command) {
     }
     states(world, &mut now).await;
     live_promotions(&runs);
+    outbox(world, &now).await;
     world.before = now;
 }
 
@@ -134,6 +136,28 @@ async fn status_fits_attempts(world: &World, run: &Run, attempts: &[Attempt]) {
             );
         }
         _ => assert!(last.is_none_or(|a| !a.is_open()), "{} with an open attempt", run.status),
+    }
+}
+
+/// I12: what a gated run was claimed for had been approved before, and nothing else.
+async fn approved_before_claimed(world: &World, run: &Run, attempts: &[Attempt]) {
+    let Some(id) = run.approval else { return };
+    let approval = world.store.get_as::<Approval>(id).await.unwrap().unwrap();
+    for (attempt, claim) in attempts.iter().filter_map(|a| Some((a, a.claim.as_ref()?))) {
+        assert_eq!(approval.status, ApprovalStatus::Approved, "I12: claimed without an approval");
+        assert!(approval.closed_at.unwrap() <= claim.at, "I12: claimed before it was approved");
+        assert_eq!(approval.plan_digest, attempt.plan, "I12: another plan was approved");
+        assert_eq!(approval.snapshot, attempt.snapshot, "I12: another snapshot was approved");
+    }
+}
+
+/// The outbox announces attempts that exist, to the worker they are leased to.
+async fn outbox(world: &World, now: &Seen) {
+    for message in world.store.outbox(usize::MAX).await.unwrap() {
+        let job = &message.job;
+        let attempt = &now.attempts[&job.attempt];
+        assert_eq!((job.run, job.fence, job.worker), (attempt.run, attempt.fence, attempt.worker));
+        assert!((1..=attempt.publications).contains(&job.publication), "a publication nobody recorded");
     }
 }
 
