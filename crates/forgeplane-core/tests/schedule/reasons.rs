@@ -48,14 +48,15 @@ fn t117_a_busy_instance_names_the_run_that_has_it() {
     next.value.instance = holder.instance;
     let mut held = attempt(&holder, &on, 0);
     let expected = |unresolved| Some(WaitReason::InstanceBusy { run: holder.id, unresolved });
-    assert_eq!(why(&[next.clone()], &[on.clone()], &[held.clone()]), expected(false));
+    let workers = [on];
+    assert_eq!(why(&[next.clone()], &workers, &[held.clone()]), expected(false));
     // T-003: a holder that is gone is told apart from one that works.
     held.value.state = AttemptState::Unresolved;
-    let reason = why(&[next.clone()], &[on.clone()], &[held]);
+    let reason = why(&[next.clone()], &workers, &[held]);
     assert_eq!(reason, expected(true));
     assert!(reason.unwrap().to_string().contains("unresolved"));
     // One that is only before it in the queue counts as well.
-    assert_eq!(why(&[holder.clone(), next], &[on], &[]), expected(false));
+    assert_eq!(why(&[holder.clone(), next], &workers, &[]), expected(false));
 }
 
 #[test]
