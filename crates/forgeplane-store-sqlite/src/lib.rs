@@ -20,6 +20,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod error;
 mod migrate;
 mod open;
 mod read;
@@ -28,5 +29,5 @@ mod select;
 mod store;
 mod write;
 
-pub use open::OpenError;
+pub use error::OpenError;
 pub use store::SqliteStore;

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use crate::open::OpenError;
+use crate::error::OpenError;
 
 /// Migration `n` brings version `n` to `n + 1`. Files are never changed after a release.
 const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_initial.sql")];

@@ -11,7 +11,8 @@ use forgeplane_core::model::*;
 use forgeplane_core::ports::{Committed, Conflict, EventFilter, Lookup, Page, Select, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::open::{self, OpenError};
+use crate::error::OpenError;
+use crate::open;
 use crate::read::{self, Readers};
 use crate::select;
 use crate::write::{self, Request};

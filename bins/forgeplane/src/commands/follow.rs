@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use forgeplane_server::api::{Event, LogFrame, LogSlice, LogStream, Page, RunDetail, RunStatus};
 
 use super::Context;
-use super::run::show;
+use super::run_view::show;
 use crate::args::Format;
 use crate::failure::{Failure, RUN_FAILED};
 use crate::output;

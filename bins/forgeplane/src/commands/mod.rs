@@ -5,6 +5,7 @@ mod follow;
 mod input;
 mod instance;
 mod run;
+mod run_view;
 mod state;
 mod template;
 mod token;
