@@ -31,13 +31,15 @@ impl Coordinator {
         let text = envelope.to_json();
         let digest = Digest::of(text.as_bytes());
         let evidence = EvidenceId::new(self.now(), self.random());
-        let (text, conclusion, run, key) = (&text, &conclusion, attempt.run, &key);
+        let (text, conclusion, run, signer) = (&text, &conclusion, attempt.run, key.id);
         let applied = self
             .transact(|| async move {
                 let attempt = self.load::<Attempt>("attempt", about).await?;
                 let run = self.load::<Run>("run", run).await?;
                 let snapshot = self.load::<Snapshot>("snapshot", run.id).await?;
                 let worker = self.load::<Worker>("worker", attempt.worker).await?;
+                // Again, and checked by the commit: it may be found compromised at any time.
+                let key = self.load::<WorkerKey>("worker key", signer).await?;
                 let receipt = self.store().get_as::<Receipt>(about).await?;
                 let late = Select::LateEvidence(run.id);
                 let kept = self.store().list_as::<LateEvidence>(&late, &Page::all()).await?;
@@ -55,7 +57,7 @@ impl Coordinator {
                     attempt: &attempt,
                     run: &run,
                     snapshot: &snapshot,
-                    key,
+                    key: &key,
                     worker: &worker,
                     receipt: receipt.as_deref(),
                     kept: kept.iter().any(|e| e.attempt == about && e.envelope_digest == digest),
@@ -66,7 +68,10 @@ impl Coordinator {
                 };
                 let signed = outcome::Signed { conclusion, envelope: text, digest };
                 match outcome::conclude(&context, &signed, evidence, self.now())? {
-                    outcome::Decision::Apply(changes) => Ok(Step::Commit(changes, true)),
+                    outcome::Decision::Apply(mut changes) => {
+                        changes.check(&key);
+                        Ok(Step::Commit(changes, true))
+                    }
                     outcome::Decision::Again => Ok(Step::Done(true)),
                     outcome::Decision::Ignore => Ok(Step::Done(false)),
                     outcome::Decision::Keep(changes) => Ok(Step::Commit(changes, false)),
