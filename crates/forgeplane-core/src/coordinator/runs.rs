@@ -352,7 +352,7 @@ impl Coordinator {
     pub async fn explain(&self, caller: &Caller, id: RunId) -> Result<Explanation> {
         self.authorize(caller, Permission::Read)?;
         let run = self.own_run(caller, id).await?.value;
-        let view = self.schedule_view().await?;
+        let view = self.schedule_view_with(&run).await?;
         let waiting = schedule::explain(&view.as_view(self.settings(), self.now()), &run);
         let unresolved_since = view
             .open

@@ -70,6 +70,19 @@ impl Coordinator {
         Ok(true)
     }
 
+    /// As [`Coordinator::schedule_view`], but far enough into the queue that the run is in it.
+    pub(super) async fn schedule_view_with(&self, run: &Run) -> Result<ScheduleView> {
+        let mut view = self.schedule_view().await?;
+        while run.status == RunStatus::Queued
+            && view.queued.len() >= view.window
+            && !view.queued.iter().any(|queued| queued.id == run.id)
+        {
+            view.window = view.window.saturating_mul(4);
+            view.queued = self.store().list_as::<Run>(&Select::QueuedRuns, &Page::first(view.window)).await?;
+        }
+        Ok(view)
+    }
+
     pub(super) async fn candidates(&self) -> Result<Vec<Candidate>> {
         let contacts = self.store().list_as::<WorkerContact>(&Select::WorkerContacts, &Page::all()).await?;
         let contact_of = |id: WorkerId| contacts.iter().find(|c| c.worker == id).map(|c| c.value.clone());
