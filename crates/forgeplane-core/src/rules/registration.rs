@@ -92,12 +92,29 @@ fn capabilities(labels: &BTreeMap<String, String>) -> Result<BTreeMap<Tool, Stri
     labels
         .iter()
         .map(|(label, version)| {
+            check_version(label, version)?;
             label.parse::<Tool>().map(|tool| (tool, version.clone())).map_err(|e| {
                 Refusal::new(Code::UnknownCapability, format!("capability {label:?}: {e}"))
                     .field("capabilities")
             })
         })
         .collect()
+}
+
+/// The longest tool version, bytes.
+const MAX_VERSION: usize = 128;
+
+/// Versions are shown to people, in terminals too: one short line of visible ASCII.
+fn check_version(label: &str, version: &str) -> Result<(), Refusal> {
+    let shown = version.bytes().all(|b| b == b' ' || b.is_ascii_graphic());
+    if shown && version.len() <= MAX_VERSION {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Code::InvalidField,
+        format!("the version of {label:?} is not a line of at most {MAX_VERSION} visible ASCII characters"),
+    )
+    .field("capabilities"))
 }
 
 #[allow(clippy::too_many_arguments)]
