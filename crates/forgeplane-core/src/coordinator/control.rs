@@ -407,7 +407,7 @@ impl Coordinator {
             bytes: upload.bytes.len() as u64,
             at: self.now(),
         };
-        let artifact = &artifact;
+        let (artifact, worker, upload_claim) = (&artifact, worker.id, upload.claim);
         self.transact(|| async move {
             match self.store().get_as::<Artifact>(artifact.key()).await? {
                 Some(there) if there.digest == artifact.digest => Ok(Step::Done(())),
@@ -417,8 +417,11 @@ impl Coordinator {
                 )
                 .into()),
                 None => {
+                    // Again, and checked by the commit: a closed attempt publishes nothing more.
+                    let attempt = self.load::<Attempt>("attempt", artifact.attempt).await?;
+                    claim::own_claim(&attempt, worker, upload_claim)?;
                     let mut changes = Changeset::new();
-                    changes.insert(artifact.clone());
+                    changes.check(&attempt).insert(artifact.clone());
                     Ok(Step::Commit(changes, ()))
                 }
             }

@@ -78,3 +78,40 @@ async fn a_key_that_is_found_compromised_meanwhile_ends_nothing() {
     }
     assert!(applied > 0 && kept > 0, "the race always went one way: {applied} and {kept}");
 }
+
+/// What an attempt published is complete when it ends.
+#[tokio::test]
+async fn no_file_is_published_after_the_attempt_was_closed() {
+    let (mut before, mut refused) = (0, 0);
+    for head_start in 0..60 {
+        let world = World::new().await;
+        let (worker, _, work) = claimed(&world, Operation::Preview).await;
+        let envelope = worker.sign(&work.outcome(OutcomeKind::Failed));
+        world.store.jitter.store(true, std::sync::atomic::Ordering::Relaxed);
+        let seen = world.store.commits();
+        let upload = async {
+            for _ in 0..head_start {
+                tokio::task::yield_now().await;
+            }
+            worker.put_artifact(&work, ArtifactKind::PlanText, bytes::Bytes::from_static(b"text")).await
+        };
+        let (answer, uploaded) = tokio::join!(worker.deliver(&envelope), upload);
+        assert!(answer.unwrap().applied);
+        let position = |kind| {
+            let of_kind = |c: &Changeset| c.puts.iter().any(|p| p.record.key().kind == kind);
+            world.store.since(seen).iter().position(of_kind)
+        };
+        match position(Kind::Artifact) {
+            Some(artifact) => {
+                before += 1;
+                uploaded.unwrap();
+                assert!(artifact < position(Kind::Receipt).unwrap(), "a closed attempt published a file");
+            }
+            None => {
+                refused += 1;
+                assert_eq!(code(uploaded), Code::AttemptClosed);
+            }
+        }
+    }
+    assert!(before > 0 && refused > 0, "the race always went one way: {before} and {refused}");
+}
