@@ -60,11 +60,13 @@ impl Coordinator {
 
     /// Stores log frames for an attempt; answers with the end of the stored log.
     pub(super) async fn store_log(&self, worker: crate::id::WorkerId, append: LogAppend) -> Result<u64> {
-        let attempt = self.load::<Attempt>("attempt", append.claim.attempt).await?;
-        // One refresh from the store is enough: only another coordinator can have moved the end.
+        let mut attempt = self.load::<Attempt>("attempt", append.claim.attempt).await?;
+        // One refresh from the store is enough: only another coordinator can have moved the end, and the worker
+        // sends again from the end it is told.
         let mut stored = self.log_end(attempt.id, false).await?;
         for fresh in [false, true] {
             if fresh {
+                attempt = self.load::<Attempt>("attempt", append.claim.attempt).await?;
                 stored = self.log_end(attempt.id, true).await?;
             }
             let chunks = match log::append(&attempt, worker, append.clone(), stored) {
@@ -73,6 +75,8 @@ impl Coordinator {
             };
             let Some(end) = chunks.last().map(LogChunk::end) else { return Ok(stored) };
             let mut changes = Changeset::new();
+            // The outcome signs the log: a closed attempt's does not grow.
+            changes.check(&attempt);
             for chunk in chunks {
                 changes.insert(chunk);
             }

@@ -1,4 +1,4 @@
-//! What a signed statement does, and what it cannot do (`protocol.md` 1.5, 1.8).
+//! What ends an attempt, and what no commit may miss (`protocol.md` 1.8): records read before it are checked by it.
 
 use forgeplane_core::Code;
 use forgeplane_core::digest::Digest;
@@ -110,6 +110,44 @@ async fn no_file_is_published_after_the_attempt_was_closed() {
             None => {
                 refused += 1;
                 assert_eq!(code(uploaded), Code::AttemptClosed);
+            }
+        }
+    }
+    assert!(before > 0 && refused > 0, "the race always went one way: {before} and {refused}");
+}
+
+/// The outcome signs the log: what is stored afterwards would not be what was signed.
+#[tokio::test]
+async fn no_line_is_logged_after_the_attempt_was_closed() {
+    let (mut before, mut refused) = (0, 0);
+    for head_start in 0..60 {
+        let world = World::new().await;
+        let (worker, _, work) = claimed(&world, Operation::Preview).await;
+        worker.log(&work, 0, "first").await.unwrap();
+        let envelope = worker.sign(&work.outcome(OutcomeKind::Failed));
+        world.store.jitter.store(true, std::sync::atomic::Ordering::Relaxed);
+        let seen = world.store.commits();
+        let append = async {
+            for _ in 0..head_start {
+                tokio::task::yield_now().await;
+            }
+            worker.log(&work, 5, "second").await
+        };
+        let (answer, appended) = tokio::join!(worker.deliver(&envelope), append);
+        assert!(answer.unwrap().applied);
+        let position = |kind| {
+            let of_kind = |c: &Changeset| c.puts.iter().any(|p| p.record.key().kind == kind);
+            world.store.since(seen).iter().position(of_kind)
+        };
+        match position(Kind::LogChunk) {
+            Some(chunk) => {
+                before += 1;
+                assert_eq!(appended.unwrap(), 11);
+                assert!(chunk < position(Kind::Receipt).unwrap(), "a closed attempt went on logging");
+            }
+            None => {
+                refused += 1;
+                assert_eq!(code(appended), Code::AttemptClosed);
             }
         }
     }
