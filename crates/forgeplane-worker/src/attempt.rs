@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{WorkerError, at};
 use crate::executor::{Execution, ExecutionError, Report};
-use crate::journal::{Intent, Stage};
+use crate::journal::{Entry, Intent, Stage};
 use crate::logs::{AttemptLog, LogSummary};
 use crate::redact::Redactor;
 use crate::retry::while_unavailable;
@@ -36,6 +36,25 @@ pub(crate) enum Verdict {
     Again,
     /// The user id cannot be cleaned: this worker takes no more work.
     Quarantined,
+}
+
+/// Whether the coordinator knows how an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    /// It does, or refuses for good to hear of it.
+    Yes,
+    /// The journal keeps what is to be said.
+    NotYet,
+}
+
+impl From<Settled> for Verdict {
+    /// A message is done with only when the attempt is (invariant I6).
+    fn from(settled: Settled) -> Self {
+        match settled {
+            Settled::Yes => Self::Done,
+            Settled::NotYet => Self::Again,
+        }
+    }
 }
 
 /// A verified bundle.
@@ -63,6 +82,11 @@ impl Running {
         job: &Job,
         shutdown: &CancellationToken,
     ) -> Result<Verdict, WorkerError> {
+        // A message of an attempt that was run, and whose end the coordinator has not acknowledged: a second
+        // intent would overwrite the first one's outcome.
+        if let Some(entry) = self.journal.find(job.fence)? {
+            return Ok(self.settle(&entry, shutdown).await?.into());
+        }
         let of = AttemptRef { attempt: job.attempt, fence: job.fence };
         let bundle = match while_unavailable("fetch the bundle", shutdown, || self.link.bundle(of)).await {
             Ok(bundle) => bundle,
@@ -92,7 +116,9 @@ impl Running {
             }
         };
         let verdict = self.claim_and_run(job, verified, tool, &workspace, shutdown).await;
-        if let Err(error) = workspace.remove() {
+        if matches!(verdict, Ok(Verdict::Quarantined)) {
+            tracing::error!("a workspace is left as it is: what could not be killed may still work in it");
+        } else if let Err(error) = workspace.remove() {
             tracing::error!(%error, "a workspace could not be removed");
         }
         verdict
@@ -219,6 +245,11 @@ impl Running {
                 ))
                 .into());
             }
+            // An earlier try may have been granted, and its answer lost: the intent is kept.
+            Err(ControlError::Refused(refusal)) if is_about_the_worker(&refusal) => {
+                tracing::error!(attempt = %intent.attempt, %refusal, "the coordinator does not hear this worker");
+                return Ok(Verdict::Again);
+            }
             Err(ControlError::Refused(refusal)) => {
                 tracing::info!(attempt = %intent.attempt, %refusal, "the claim was refused");
                 self.journal.forget(&intent)?;
@@ -232,8 +263,8 @@ impl Running {
         let envelope = self.execute(&intent, &verified, grant, tool, workspace, &stop).await;
         self.end();
         let (envelope, dirty) = envelope?;
-        self.deliver(&intent, &envelope, shutdown).await?;
-        Ok(if dirty { Verdict::Quarantined } else { Verdict::Done })
+        let settled = self.deliver(&intent, &envelope, shutdown).await?;
+        Ok(if dirty { Verdict::Quarantined } else { settled.into() })
     }
 
     /// Runs the tool and signs; the signed envelope is journaled when this returns.
@@ -373,31 +404,37 @@ impl Running {
     }
 
     /// Sends a journaled envelope until the coordinator has it, then forgets the attempt.
-    pub(crate) async fn deliver(
+    async fn deliver(
         &self,
         intent: &Intent,
         envelope: &Envelope,
         shutdown: &CancellationToken,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<Settled, WorkerError> {
         match while_unavailable("deliver the outcome", shutdown, || self.link.conclude(envelope.clone()))
             .await
         {
             Ok(answer) if is_receipt_of(&answer, intent, envelope) => {
                 self.journal.record(intent, Stage::Receipted)?;
-                self.journal.forget(intent)
+                self.journal.forget(intent)?;
+                Ok(Settled::Yes)
             }
             // H2: an answer about other bytes is no receipt; the journal keeps what was signed.
             Ok(answer) => {
                 tracing::error!(attempt = %answer.attempt, "the coordinator acknowledged another envelope than was sent");
-                Ok(())
+                Ok(Settled::NotYet)
+            }
+            Err(ControlError::Refused(refusal)) if is_about_the_worker(&refusal) => {
+                tracing::error!(attempt = %intent.attempt, %refusal, "the outcome is kept: the coordinator does not hear this worker");
+                Ok(Settled::NotYet)
             }
             Err(ControlError::Refused(refusal)) => {
                 let kept = self.journal.set_aside(intent, &envelope.to_json())?;
                 tracing::error!(attempt = %intent.attempt, %refusal, kept = %kept.display(), "the coordinator refuses the outcome for good");
-                self.journal.forget(intent)
+                self.journal.forget(intent)?;
+                Ok(Settled::Yes)
             }
-            // Shutting down: the next start sends the same bytes.
-            Err(ControlError::Unavailable(_)) => Ok(()),
+            // Shutting down: the next start, or the next delivery, sends the same bytes.
+            Err(ControlError::Unavailable(_)) => Ok(Settled::NotYet),
         }
     }
 
@@ -433,37 +470,45 @@ impl Running {
     /// Deals with what the journal remembers from before a restart. The user id was swept already.
     pub(crate) async fn recover(&self, shutdown: &CancellationToken) -> Result<(), WorkerError> {
         for entry in self.journal.entries()? {
-            let intent = &entry.intent;
-            let _held = self.hold(intent);
-            tracing::warn!(attempt = %intent.attempt, fence = %intent.fence, stage = ?stage_name(&entry.stage), "recovering an attempt from the journal");
-            let envelope = match &entry.stage {
-                Stage::Intent => self.sign_and_journal(intent, &never_started(intent))?,
-                Stage::Started => self.sign_and_journal(intent, &interrupted(intent))?,
-                Stage::Signed { envelope } => match Envelope::from_json(envelope) {
-                    Ok(envelope) => envelope,
-                    Err(error) => {
-                        return Err(WorkerError::StateCorrupt {
-                            path: self.config.state_dir.join("journal"),
-                            reason: format!(
-                                "the signed outcome of fence {} cannot be read: {error}",
-                                intent.fence
-                            ),
-                        });
-                    }
-                },
-                Stage::Receipted => {
-                    self.journal.forget(intent)?;
-                    continue;
-                }
-            };
-            self.deliver(intent, &envelope, shutdown).await?;
-            let leftover = self.config.workspace_root.join(intent.attempt.to_string());
+            self.settle(&entry, shutdown).await?;
+            let leftover = self.config.workspace_root.join(entry.intent.attempt.to_string());
             if leftover.exists() {
                 std::fs::remove_dir_all(&leftover).map_err(at(&leftover))?;
             }
         }
         Ok(())
     }
+
+    /// Brings a journaled attempt, whose tool does not run any more, to its end.
+    async fn settle(&self, entry: &Entry, shutdown: &CancellationToken) -> Result<Settled, WorkerError> {
+        let intent = &entry.intent;
+        let _held = self.hold(intent);
+        tracing::warn!(attempt = %intent.attempt, fence = %intent.fence, stage = stage_name(&entry.stage), "an attempt is settled from the journal");
+        let envelope = match &entry.stage {
+            Stage::Intent => self.sign_and_journal(intent, &never_started(intent))?,
+            Stage::Started => self.sign_and_journal(intent, &interrupted(intent))?,
+            Stage::Signed { envelope } => {
+                Envelope::from_json(envelope).map_err(|error| WorkerError::StateCorrupt {
+                    path: self.config.state_dir.join("journal"),
+                    reason: format!("the signed outcome of fence {} cannot be read: {error}", intent.fence),
+                })?
+            }
+            Stage::Receipted => {
+                self.journal.forget(intent)?;
+                return Ok(Settled::Yes);
+            }
+        };
+        self.deliver(intent, &envelope, shutdown).await
+    }
+}
+
+/// A refusal of *this worker* says nothing about the attempt a call was for. Taken for an answer, it would make
+/// the worker drop an intent or an outcome that the coordinator still waits for.
+const fn is_about_the_worker(refusal: &Refusal) -> bool {
+    matches!(
+        refusal.code,
+        Code::WorkerDisabled | Code::KeyUnusable | Code::EnrollmentRefused | Code::Unauthenticated
+    )
 }
 
 fn is_receipt_of(answer: &ReceiptAnswer, intent: &Intent, envelope: &Envelope) -> bool {

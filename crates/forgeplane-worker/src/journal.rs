@@ -91,6 +91,11 @@ impl Journal {
         Ok(path)
     }
 
+    /// The journaled attempt with this fence.
+    pub(crate) fn find(&self, fence: Fence) -> Result<Option<Entry>, WorkerError> {
+        Ok(self.entries()?.into_iter().find(|entry| entry.intent.fence == fence))
+    }
+
     /// Every journaled attempt, oldest fence first. Records are replaced whole, so a torn write leaves the
     /// earlier record, and a leftover temporary file says nothing.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, WorkerError> {

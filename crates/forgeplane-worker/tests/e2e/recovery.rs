@@ -222,3 +222,37 @@ async fn t090_state_saved_before_a_crash_is_the_current_state() {
     let after = house.coordinator.instance(&house.alice, "app").await.unwrap().state.unwrap();
     assert_eq!((before.head, before.digest), (after.head, after.digest));
 }
+
+#[tokio::test]
+async fn an_outcome_signed_by_a_worker_that_was_disconnected_is_kept_and_not_given_up() {
+    let house = House::new().await;
+    let go = house.directory.path().join("go");
+    let tool = house.fake_terraform(&format!(
+        "echo running; while [ ! -e {} ]; do sleep 0.05; done; exit 1",
+        go.display()
+    ));
+    let config = house.config(Tool::Terraform, &tool).await;
+    let worker = house.worker_with(config.clone(), house.coordinator.in_process()).await;
+    house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
+    let run = house.create(Operation::PlanOnly).await;
+    house.until_logged(run, "running").await;
+    house.coordinator.disconnect_worker(&house.alice, "w1").await.unwrap();
+    std::fs::write(&go, "").unwrap();
+    // The outcome is signed once the tool has ended, and cannot be delivered.
+    let journal = config.state_dir.join("journal");
+    let signed = async {
+        loop {
+            let entries: Vec<_> = std::fs::read_dir(&journal).unwrap().map(|e| e.unwrap().path()).collect();
+            if entries.iter().any(|e| std::fs::read_to_string(e).is_ok_and(|t| t.contains("\"signed\""))) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(90), signed).await.unwrap();
+    worker.shutdown.stop();
+    worker.ended().await;
+    let kept = std::fs::read_dir(&journal).unwrap().count();
+    let rejected = std::fs::read_dir(config.state_dir.join("rejected")).unwrap().count();
+    assert_eq!((kept, rejected), (1, 0));
+}
