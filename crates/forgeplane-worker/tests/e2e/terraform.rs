@@ -284,3 +284,32 @@ async fn the_source_may_have_its_root_module_in_a_directory_and_a_backend_of_its
     assert_eq!(house.state().await["outputs"]["said"]["value"], json!("hello"));
     assert!(!Path::new("/nowhere").exists());
 }
+
+/// The built-in provider needs no lock file, so the tool of this test writes one, as a provider would make it.
+#[tokio::test]
+async fn the_lock_file_of_the_plan_is_in_force_at_the_apply() {
+    let house = House::new().await;
+    let tool = house.script(
+        "terraform",
+        &format!(
+            r#"case "$1" in
+                 --version) echo 'Terraform v1.99.0';;
+                 init) if [ -e .terraform.lock.hcl ]; then
+                         echo "init $* with $(cat .terraform.lock.hcl)" >> {0}
+                       else
+                         echo "selected 1.2.3" > .terraform.lock.hcl
+                       fi;;
+                 plan) for a in "$@"; do case "$a" in -out=*) echo plan > "${{a#-out=}}";; esac; done; exit 2;;
+                 show) echo '{{}}';;
+               esac"#,
+            house.ledger().display()
+        ),
+    );
+    let _worker = house.worker(Tool::Terraform, &tool).await;
+    house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
+    house.apply().await;
+    assert_eq!(
+        house.ledger_text(),
+        "init init -input=false -no-color -lockfile=readonly with selected 1.2.3\n"
+    );
+}
