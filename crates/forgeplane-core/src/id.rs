@@ -35,6 +35,14 @@ macro_rules! typed_ids {
                 let millis = u64::try_from(now.as_millisecond()).unwrap_or(0);
                 Self(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
             }
+
+            /// When it was made, to the millisecond; the epoch if it was not made by [`Self::new`].
+            #[must_use]
+            pub fn created_at(&self) -> Timestamp {
+                let unix = self.0.get_timestamp().map_or((0, 0), |time| time.to_unix());
+                let (seconds, nanos) = (i64::try_from(unix.0), i32::try_from(unix.1));
+                Timestamp::new(seconds.unwrap_or(0), nanos.unwrap_or(0)).unwrap_or(Timestamp::UNIX_EPOCH)
+            }
         }
 
         impl fmt::Display for $name {
@@ -122,6 +130,7 @@ mod tests {
         let early = RunId::new(Timestamp::from_millisecond(1_000).unwrap(), [0xff; 10]);
         let late = RunId::new(Timestamp::from_millisecond(1_001).unwrap(), [0; 10]);
         assert!(early < late && early.to_string() < late.to_string());
+        assert_eq!(late.created_at(), Timestamp::from_millisecond(1_001).unwrap());
     }
 
     #[test]

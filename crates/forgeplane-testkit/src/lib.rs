@@ -58,6 +58,8 @@ pub mod blob;
 mod builder;
 pub mod fixtures;
 mod macros;
+#[cfg(feature = "postgres-server")]
+pub mod postgres_server;
 pub mod queue;
 pub mod run;
 pub mod store;

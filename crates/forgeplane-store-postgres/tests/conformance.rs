@@ -1,0 +1,44 @@
+//! The PostgreSQL store keeps its contract.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+use async_trait::async_trait;
+use forgeplane_core::ports::Store;
+use forgeplane_store_postgres::{PostgresOptions, PostgresStore};
+use forgeplane_testkit::postgres_server::PostgresServer;
+use forgeplane_testkit::{Builder, Reopen, StoreGuard, store_conformance};
+
+/// A store on a server of its own.
+struct Postgres {
+    store: PostgresStore,
+    server: PostgresServer,
+}
+
+#[async_trait]
+impl Builder for Postgres {
+    type Guard = Self;
+    const DURABLE: bool = true;
+
+    async fn build() -> Self {
+        let server = PostgresServer::start();
+        let store = PostgresStore::open(&PostgresOptions::new(server.url())).await.unwrap();
+        Self { store, server }
+    }
+}
+
+impl StoreGuard for Postgres {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+}
+
+#[async_trait]
+impl Reopen for Postgres {
+    /// The server is killed as a crash would do it; what was committed must be there afterwards.
+    async fn reopen(&mut self) {
+        self.server.kill();
+        self.server.resume();
+        self.store = PostgresStore::open(&PostgresOptions::new(self.server.url())).await.unwrap();
+    }
+}
+
+store_conformance!(Postgres, durable);
