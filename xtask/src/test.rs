@@ -17,8 +17,10 @@ pub fn run() -> Result<()> {
     needs()?;
     run_checks()?;
     let ansible = tools::ansible_playbook()?;
+    let pgbouncer = tools::pgbouncer()?;
     let with_env = |command: &mut Command| {
         command.env("FORGEPLANE_TEST_ANSIBLE_PLAYBOOK", &ansible);
+        command.env("FORGEPLANE_TEST_PGBOUNCER", &pgbouncer);
     };
     let mut tests = cargo();
     with_env(&mut tests);
@@ -62,6 +64,7 @@ fn needs() -> Result<()> {
                 .into(),
         );
     }
+    tools::postgres()?;
     if which("python3").is_none() {
         return Err(
             "the tests run a real Ansible from a virtual environment: install python3 with its venv module"

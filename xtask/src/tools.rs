@@ -43,7 +43,7 @@ pub fn ansible_playbook() -> Result<PathBuf> {
             && which("apt-get").is_some()
         {
             execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))?;
-            execute(Command::new("apt-get").args(["install", "--quiet", "--yes", "python3-venv"]))?;
+            execute(&mut install("python3-venv"))?;
         }
         execute(Command::new(&python).args(["-m", "venv", "--clear"]).arg(&home))
             .map_err(|e| format!("{e}\ninstall the venv module of {} and try again", python.display()))?;
@@ -55,4 +55,71 @@ pub fn ansible_playbook() -> Result<PathBuf> {
         ]))?;
     }
     Ok(playbook)
+}
+
+/// Installs a distribution package, asking nothing.
+fn install(package: &str) -> Command {
+    let mut command = Command::new("apt-get");
+    command.args(["install", "--quiet", "--yes", package]).env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+/// Makes sure that PostgreSQL's programs are there; the tests start their own servers.
+pub fn postgres() -> Result<()> {
+    let there = || {
+        std::fs::read_dir("/usr/lib/postgresql")
+            .is_ok_and(|mut versions| versions.any(|v| v.is_ok_and(|v| v.path().join("bin/initdb").exists())))
+    };
+    if there() || std::env::var_os("FORGEPLANE_TEST_POSTGRES").is_some() {
+        return Ok(());
+    }
+    if is_root() && which("apt-get").is_some() {
+        execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))?;
+        // Only the programs: without this the package makes and starts a server of its own.
+        execute(&mut install("postgresql-common"))?;
+        std::fs::write("/etc/postgresql-common/createcluster.conf", "create_main_cluster = false\n")
+            .map_err(|e| format!("/etc/postgresql-common/createcluster.conf: {e}"))?;
+        execute(&mut install("postgresql"))?;
+    }
+    if there() {
+        return Ok(());
+    }
+    Err("the tests run a real PostgreSQL (14 or newer): install the package `postgresql`, or say in FORGEPLANE_TEST_POSTGRES where its `initdb` is".into())
+}
+
+/// PgBouncer with its libraries, unpacked into `target/pgbouncer` if need be.
+pub fn pgbouncer() -> Result<PathBuf> {
+    unpacked(
+        "pgbouncer",
+        &["pgbouncer", "libc-ares2", "libcares2", "libevent-2.1-7", "libevent-2.1-7t64"],
+        "usr/sbin/pgbouncer",
+    )
+}
+
+/// Unpacks distribution packages below `target/<name>`, without installing them: nothing is started and nothing of the
+/// system changes. Of the packages those are taken that the distribution has; `proof` must be there afterwards.
+fn unpacked(name: &str, packages: &[&str], proof: &str) -> Result<PathBuf> {
+    let home = root().join("target").join(name);
+    if home.join(proof).exists() {
+        return Ok(home);
+    }
+    let failed = |e| format!("{e}\n`{}` cannot be unpacked into {}", packages.join(" "), home.display());
+    std::fs::create_dir_all(&home).map_err(|e| failed(e.to_string()))?;
+    if !succeeds(Command::new("apt-cache").args(["show", packages[0]])) && is_root() {
+        execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"])).map_err(failed)?;
+    }
+    for package in packages {
+        if !succeeds(Command::new("apt-cache").args(["show", package])) {
+            continue;
+        }
+        execute(Command::new("apt-get").args(["download", "--quiet", "--quiet", package]).current_dir(&home))
+            .map_err(failed)?;
+    }
+    for entry in std::fs::read_dir(&home).map_err(|e| failed(e.to_string()))? {
+        let path = entry.map_err(|e| failed(e.to_string()))?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            execute(Command::new("dpkg").arg("-x").arg(&path).arg(&home)).map_err(failed)?;
+        }
+    }
+    if home.join(proof).exists() { Ok(home) } else { Err(failed(format!("{proof} is not in the packages"))) }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use forgeplane_core::id::AttemptId;
 use forgeplane_core::model::*;
 use forgeplane_core::ports::{EventFilter, StoreError};
-use sqlx::Row as _;
-use sqlx::postgres::{PgArguments, PgPool, PgRow};
+use sqlx::postgres::{PgArguments, PgConnection, PgPool, PgRow};
+use sqlx::{Connection as _, Postgres, Row as _};
 
 use crate::row::{LOG_COLUMNS, Value, log_chunk, record, unusable};
 use crate::select::Query;
@@ -39,18 +39,18 @@ pub(crate) fn is_about_the_connection(error: &sqlx::Error) -> bool {
 }
 
 impl Reader {
-    /// Reads rows; once more on another connection if the first turns out to be dead.
+    /// Reads rows; on other connections if the first ones turn out to be dead, as all do after a server's restart.
     pub(crate) async fn rows(&self, sql: &str, values: &[Value]) -> Result<Vec<PgRow>, StoreError> {
         // The server cannot hold this character in a text, so no row has it.
         if values.iter().any(|value| matches!(value, Value::Text(Some(text)) if text.contains('\0'))) {
             return Ok(Vec::new());
         }
-        let mut again = true;
+        let mut left = self.pool.options().get_max_connections();
         loop {
             let reading = tokio::time::timeout(PATIENCE, self.once(sql, values.to_vec()));
             match reading.await.map_err(unavailable)? {
                 Ok(rows) => return Ok(rows),
-                Err(error) if again && is_about_the_connection(&error) => again = false,
+                Err(error) if left > 0 && is_about_the_connection(&error) => left -= 1,
                 Err(error) => return Err(unavailable(error)),
             }
         }
@@ -58,15 +58,18 @@ impl Reader {
 
     async fn once(&self, sql: &str, values: Vec<Value>) -> Result<Vec<PgRow>, sqlx::Error> {
         let query = statement::query(sql.to_owned(), statement::values(values)?, self.persistent);
-        if self.persistent {
-            return query.fetch_all(&self.pool).await;
+        let mut connection = self.pool.acquire().await?;
+        let result = if self.persistent {
+            query.fetch_all(&mut *connection).await
+        } else {
+            // A statement is parsed and then executed: without a transaction around both, a pooler may send the
+            // two to different servers.
+            in_transaction(&mut connection, query).await
+        };
+        if result.as_ref().is_err_and(is_about_the_connection) {
+            connection.close_on_drop();
         }
-        // A statement is parsed and then executed: without a transaction around both, a pooler may send the two
-        // to different servers.
-        let mut transaction = self.pool.begin_with("BEGIN READ ONLY").await?;
-        let rows = query.fetch_all(&mut *transaction).await?;
-        transaction.commit().await?;
-        Ok(rows)
+        result
     }
 
     /// Reads the records of a query.
@@ -180,20 +183,20 @@ impl Reader {
         }
     }
 
-    /// The next fence.
+    /// The next fence. Asking again after an answer was lost skips one, which is harmless.
     pub(crate) async fn fence(&self) -> Result<Fence, StoreError> {
-        let query =
-            statement::query("SELECT nextval('fence')".into(), PgArguments::default(), self.persistent);
-        let taking = async {
-            if self.persistent {
-                return query.fetch_one(&self.pool).await;
-            }
-            let mut transaction = self.pool.begin().await?;
-            let row = query.fetch_one(&mut *transaction).await?;
-            transaction.commit().await?;
-            Ok(row)
-        };
-        let row = tokio::time::timeout(PATIENCE, taking).await.map_err(unavailable)?.map_err(unavailable)?;
+        let rows = self.rows("SELECT nextval('fence')", &[]).await?;
+        let row = rows.first().ok_or_else(|| unusable(sqlx::Error::RowNotFound))?;
         Ok(Fence(u64::try_from(row.try_get::<i64, _>(0).map_err(unusable)?).map_err(unusable)?))
     }
+}
+
+async fn in_transaction(
+    connection: &mut PgConnection,
+    query: sqlx::query::Query<'_, Postgres, PgArguments>,
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    let rows = query.fetch_all(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(rows)
 }

@@ -1,9 +1,10 @@
-//! The PostgreSQL store keeps its contract.
+//! The PostgreSQL store keeps its contract, also behind a pooler.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use async_trait::async_trait;
 use forgeplane_core::ports::Store;
 use forgeplane_store_postgres::{PostgresOptions, PostgresStore};
+use forgeplane_testkit::pgbouncer::PgBouncer;
 use forgeplane_testkit::postgres_server::PostgresServer;
 use forgeplane_testkit::{Builder, Reopen, StoreGuard, store_conformance};
 
@@ -42,3 +43,49 @@ impl Reopen for Postgres {
 }
 
 store_conformance!(Postgres, durable);
+
+mod b14_behind_a_transaction_pooler {
+    use super::*;
+
+    /// A store behind a pooler of its own.
+    struct Pooled {
+        store: PostgresStore,
+        pooler: PgBouncer,
+        server: PostgresServer,
+    }
+
+    fn options(pooler: &PgBouncer) -> PostgresOptions {
+        PostgresOptions { prepared_statements: false, ..PostgresOptions::new(pooler.url()) }
+    }
+
+    #[async_trait]
+    impl Builder for Pooled {
+        type Guard = Self;
+        const DURABLE: bool = true;
+
+        async fn build() -> Self {
+            let server = PostgresServer::start();
+            let pooler = PgBouncer::start(&server);
+            let store = PostgresStore::open(&options(&pooler)).await.unwrap();
+            Self { store, pooler, server }
+        }
+    }
+
+    impl StoreGuard for Pooled {
+        fn store(&self) -> &dyn Store {
+            &self.store
+        }
+    }
+
+    #[async_trait]
+    impl Reopen for Pooled {
+        async fn reopen(&mut self) {
+            self.server.stop();
+            self.server.resume();
+            self.pooler = PgBouncer::start(&self.server);
+            self.store = PostgresStore::open(&options(&self.pooler)).await.unwrap();
+        }
+    }
+
+    store_conformance!(Pooled, durable);
+}

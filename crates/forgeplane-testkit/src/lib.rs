@@ -59,6 +59,8 @@ mod builder;
 pub mod fixtures;
 mod macros;
 #[cfg(feature = "postgres-server")]
+pub mod pgbouncer;
+#[cfg(feature = "postgres-server")]
 pub mod postgres_server;
 pub mod queue;
 pub mod run;

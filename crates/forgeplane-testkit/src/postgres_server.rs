@@ -110,7 +110,7 @@ impl PostgresServer {
 
     fn spawn(&self) -> Child {
         let log = File::options().create(true).append(true).open(self.home.path().join("log")).unwrap();
-        let mut command = unprivileged("postgres");
+        let mut command = server_program("postgres");
         command.arg("-D").arg(self.home.path().join("data"));
         command.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
         command.arg("-k").arg(self.home.path());
@@ -127,7 +127,7 @@ impl PostgresServer {
             if postmaster.try_wait().unwrap().is_some() {
                 return false;
             }
-            let mut ready = unprivileged("pg_isready");
+            let mut ready = server_program("pg_isready");
             ready.args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]);
             if ready.status().unwrap().success() {
                 return true;
@@ -179,8 +179,13 @@ fn user() -> Option<(u32, u32)> {
     Some(find("postgres").or_else(|| find("nobody")).expect("an unprivileged user `postgres` or `nobody`"))
 }
 
-fn unprivileged(program: &str) -> Command {
-    let mut command = Command::new(programs().join(program));
+fn server_program(program: &str) -> Command {
+    unprivileged(&programs().join(program))
+}
+
+/// A command that is not run as root, in an empty environment.
+pub(crate) fn unprivileged(program: &Path) -> Command {
+    let mut command = Command::new(program);
     command.env_clear().env("LC_ALL", "C").current_dir("/");
     if let Some((uid, gid)) = user() {
         command.uid(uid).gid(gid);
@@ -188,15 +193,17 @@ fn unprivileged(program: &str) -> Command {
     command
 }
 
-fn own(path: &Path) {
+/// Gives a file to the user that servers run as.
+pub(crate) fn own(path: &Path) {
     if let Some((uid, gid)) = user() {
         std::os::unix::fs::chown(path, Some(uid), Some(gid)).unwrap();
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+/// Copies a directory with everything in it.
+pub(crate) fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
-    assert!(copied.success(), "the template cluster could not be copied");
+    assert!(copied.success(), "{} could not be copied", from.display());
 }
 
 /// A fresh cluster, made once and copied for every server: making one takes a second of processor time.
@@ -219,7 +226,7 @@ fn template() -> PathBuf {
     let password = making.with_extension("password");
     File::create(&password).unwrap().write_all(PASSWORD.as_bytes()).unwrap();
     own(&password);
-    let mut command = unprivileged("initdb");
+    let mut command = server_program("initdb");
     command.arg("-D").arg(making.join("data")).args([
         "-U",
         "forgeplane",
