@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forgeplane_core::id::AttemptId;
+use forgeplane_core::id::{AttemptId, WorkerId};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::{EventFilter, StoreError};
 use sqlx::postgres::{PgArguments, PgConnection, PgPool, PgRow};
@@ -124,13 +124,32 @@ impl Reader {
             .collect()
     }
 
-    /// Reads the outbox.
-    pub(crate) async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
-        let limit = Value::Number(Some(i64::try_from(limit).unwrap_or(i64::MAX)));
-        let rows = self.rows("SELECT doc FROM outbox ORDER BY id LIMIT $1", &[limit]).await?;
+    /// Reads the outbox, of one worker or whole.
+    pub(crate) async fn outbox(
+        &self,
+        worker: Option<WorkerId>,
+        limit: usize,
+    ) -> Result<Vec<OutboxMessage>, StoreError> {
+        let mut values = vec![Value::Number(Some(i64::try_from(limit).unwrap_or(i64::MAX)))];
+        let filter = match worker {
+            Some(worker) => {
+                values.push(Value::Text(Some(worker.to_string())));
+                " WHERE worker = $2"
+            }
+            None => "",
+        };
+        let rows =
+            self.rows(&format!("SELECT doc FROM outbox{filter} ORDER BY id LIMIT $1"), &values).await?;
         rows.iter()
             .map(|row| serde_json::from_str(row.try_get(0).map_err(unusable)?).map_err(unusable))
             .collect()
+    }
+
+    /// The number of the newest event.
+    pub(crate) async fn event_head(&self) -> Result<u64, StoreError> {
+        let rows = self.rows("SELECT seq FROM event_head", &[]).await?;
+        let row = rows.first().ok_or_else(|| unusable(sqlx::Error::RowNotFound))?;
+        u64::try_from(row.try_get::<i64, _>(0).map_err(unusable)?).map_err(unusable)
     }
 
     /// Reads log chunks from the one that contains byte `from` on. The server adds up the sizes, so that a long

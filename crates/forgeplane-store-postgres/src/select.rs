@@ -114,6 +114,9 @@ pub(crate) fn select(select: &Select, page: &Page) -> Option<Query> {
         }
         Select::Attempts(run) => (Kind::Attempt, Draft::of(Kind::Attempt).with("run =", text(run)), Oldest),
         Select::OpenAttempts => (Kind::Attempt, Draft::of(Kind::Attempt).fixed("open"), Oldest),
+        Select::OpenAttemptsOf(worker) => {
+            (Kind::Attempt, Draft::of(Kind::Attempt).fixed("open").with("worker =", text(worker)), Oldest)
+        }
         Select::Projects => (Kind::Project, Draft::of(Kind::Project), Oldest),
         Select::Tokens(project) => by_project(Kind::Token, project),
         Select::Templates(project) => by_project(Kind::Template, project),

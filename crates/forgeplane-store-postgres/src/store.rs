@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use forgeplane_core::id::AttemptId;
+use forgeplane_core::id::{AttemptId, WorkerId};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::{
     Clock as _, Committed, Conflict, EventFilter, Lookup, Page, Select, Store, StoreError,
@@ -273,7 +273,19 @@ impl Store for PostgresStore {
     }
 
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
-        self.inner.reader.outbox(limit).await
+        self.inner.reader.outbox(None, limit).await
+    }
+
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.inner.reader.outbox(Some(worker), limit).await
+    }
+
+    async fn event_head(&self) -> Result<u64, StoreError> {
+        self.inner.reader.event_head().await
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 
     async fn log(

@@ -5,7 +5,10 @@ use rusqlite::{Connection, TransactionBehavior};
 use crate::error::OpenError;
 
 /// Migration `n` brings version `n` to `n + 1`. Files are never changed after a release.
-const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_initial.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../migrations/0001_initial.sql"),
+    include_str!("../migrations/0002_outbox_of_worker.sql"),
+];
 
 /// The schema this version of Forgeplane works with.
 pub(crate) const SCHEMA: usize = MIGRATIONS.len();

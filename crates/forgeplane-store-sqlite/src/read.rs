@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forgeplane_core::id::AttemptId;
+use forgeplane_core::id::{AttemptId, WorkerId};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::{EventFilter, StoreError};
 use rusqlite::types::Value;
@@ -121,17 +121,38 @@ pub(crate) fn events(
     Ok(events)
 }
 
-/// Reads the outbox.
-pub(crate) fn outbox(connection: &Connection, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
-    let mut statement =
-        connection.prepare_cached("SELECT doc FROM outbox ORDER BY id LIMIT ?1").map_err(unavailable)?;
-    let mut rows = statement.query([i64::try_from(limit).unwrap_or(i64::MAX)]).map_err(unavailable)?;
+/// Reads the outbox, of one worker or whole.
+pub(crate) fn outbox(
+    connection: &Connection,
+    worker: Option<WorkerId>,
+    limit: usize,
+) -> Result<Vec<OutboxMessage>, StoreError> {
+    let mut values = vec![Value::Integer(i64::try_from(limit).unwrap_or(i64::MAX))];
+    let filter = match worker {
+        Some(worker) => {
+            values.push(Value::Text(worker.to_string()));
+            " WHERE worker = ?2"
+        }
+        None => "",
+    };
+    let mut statement = connection
+        .prepare_cached(&format!("SELECT doc FROM outbox{filter} ORDER BY id LIMIT ?1"))
+        .map_err(unavailable)?;
+    let mut rows = statement.query(params_from_iter(values)).map_err(unavailable)?;
     let mut messages = Vec::new();
     while let Some(row) = rows.next().map_err(unavailable)? {
         let doc = row.get_ref(0).map_err(unusable)?.as_str().map_err(unusable)?;
         messages.push(serde_json::from_str(doc).map_err(unusable)?);
     }
     Ok(messages)
+}
+
+/// The number of the newest event.
+pub(crate) fn event_head(connection: &Connection) -> Result<u64, StoreError> {
+    let mut statement =
+        connection.prepare_cached("SELECT coalesce(max(seq), 0) FROM event").map_err(unavailable)?;
+    let head: i64 = statement.query_row([], |row| row.get(0)).map_err(unavailable)?;
+    u64::try_from(head).map_err(unusable)
 }
 
 /// Reads log chunks from the one that contains byte `from` on.

@@ -70,6 +70,9 @@ pub(crate) fn select(select: &Select, page: &Page) -> Option<Query> {
         Select::RunsPendingApproval => (Kind::Run, vec!["status = 'pending_approval'"], vec![], Oldest),
         Select::Attempts(run) => (Kind::Attempt, vec!["run = ?"], vec![text(run)], Oldest),
         Select::OpenAttempts => (Kind::Attempt, vec!["state <> 'closed'"], vec![], Oldest),
+        Select::OpenAttemptsOf(worker) => {
+            (Kind::Attempt, vec!["state <> 'closed'", "worker = ?"], vec![text(worker)], Oldest)
+        }
         Select::Projects => (Kind::Project, vec![], vec![], Oldest),
         Select::Tokens(project) => (Kind::Token, vec!["project = ?"], vec![text(project)], Oldest),
         Select::Templates(project) => (Kind::Template, vec!["project = ?"], vec![text(project)], Oldest),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use forgeplane_core::id::AttemptId;
+use forgeplane_core::id::{AttemptId, WorkerId};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::{Committed, Conflict, EventFilter, Lookup, Page, Select, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
@@ -109,7 +109,15 @@ impl Store for SqliteStore {
     }
 
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
-        self.readers.run(move |connection| read::outbox(connection, limit)).await
+        self.readers.run(move |connection| read::outbox(connection, None, limit)).await
+    }
+
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.readers.run(move |connection| read::outbox(connection, Some(worker), limit)).await
+    }
+
+    async fn event_head(&self) -> Result<u64, StoreError> {
+        self.readers.run(read::event_head).await
     }
 
     async fn log(

@@ -130,9 +130,11 @@ fn apply(connection: &Connection, changes: &Changeset) -> Result<Committed, Fail
     }
     for message in &changes.outbox {
         let doc = serde_json::to_string(message).map_err(unusable)?;
-        connection
-            .prepare_cached("INSERT INTO outbox (id, doc) VALUES (?1, ?2)")?
-            .execute((message.id.to_string(), doc))?;
+        connection.prepare_cached("INSERT INTO outbox (id, worker, doc) VALUES (?1, ?2, ?3)")?.execute((
+            message.id.to_string(),
+            message.job.worker.to_string(),
+            doc,
+        ))?;
     }
     for id in &changes.published {
         connection.prepare_cached("DELETE FROM outbox WHERE id = ?1")?.execute([id.to_string()])?;

@@ -181,6 +181,7 @@ macro_rules! __store_stories {
             }
             store::events => events {
                 events_read_back_with_their_sequence_numbers,
+                the_head_is_the_newest_event,
                 the_store_alone_numbers_events,
                 numbers_grow_in_commit_order,
                 events_are_filtered_by_project_and_run,
@@ -220,6 +221,7 @@ macro_rules! __store_stories {
             }
             store::outbox => outbox {
                 messages_are_read_oldest_first,
+                a_workers_messages_are_read_apart,
                 a_published_message_is_removed,
                 removing_twice_is_no_error,
                 a_removal_is_part_of_its_changeset,

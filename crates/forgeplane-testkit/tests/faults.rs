@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use async_trait::async_trait;
-use forgeplane_core::id::AttemptId;
+use forgeplane_core::id::{AttemptId, WorkerId};
 use forgeplane_core::memory::MemoryStore;
 use forgeplane_core::model::*;
 use forgeplane_core::ports::{Committed, Conflict, EventFilter, Lookup, Page, Select, Store, StoreError};
@@ -130,6 +130,14 @@ impl Store for Faulty {
 
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
         self.right.outbox(limit).await
+    }
+
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.right.outbox_of(worker, limit).await
+    }
+
+    async fn event_head(&self) -> Result<u64, StoreError> {
+        self.right.event_head().await
     }
 
     async fn log(&self, attempt: AttemptId, from: u64, max: usize) -> Result<Vec<LogChunk>, StoreError> {

@@ -6,6 +6,7 @@ use ed25519_dalek::SigningKey;
 use secrecy::{ExposeSecret as _, SecretBox};
 
 use super::commit::Committer;
+use super::outbox_queue::OutboxQueue;
 use super::signals::Signals;
 use super::{Coordinator, CoordinatorError, Inner, Result};
 use crate::ports::{
@@ -25,6 +26,7 @@ pub type SourceCheck = Arc<dyn Fn(&[u8]) -> std::result::Result<(), Refusal> + S
 pub struct Builder {
     store: Option<Arc<dyn Store>>,
     queue: Option<Arc<dyn JobQueue>>,
+    outbox_queue: bool,
     blobs: Option<Arc<dyn BlobStore>>,
     keys: Option<Arc<dyn KeyProvider>>,
     signing_key: Option<SecretBox<[u8; 32]>>,
@@ -48,6 +50,14 @@ impl Builder {
     #[must_use]
     pub fn queue(mut self, queue: impl JobQueue) -> Self {
         self.queue = Some(Arc::new(queue));
+        self
+    }
+
+    /// Workers get their jobs from the store's outbox itself: an [`OutboxQueue`], for coordinators without a broker.
+    /// Any coordinator on the store can then serve any worker.
+    #[must_use]
+    pub const fn outbox_queue(mut self) -> Self {
+        self.outbox_queue = true;
         self
     }
 
@@ -133,11 +143,17 @@ impl Builder {
         );
         let seed = self.signing_key.ok_or_else(|| missing("signing key"))?;
         let signals = Signals::default();
+        let queue: Option<Arc<dyn JobQueue>> = if self.outbox_queue {
+            Some(Arc::new(OutboxQueue::of_coordinator(Arc::clone(&store), signals.clone())))
+        } else {
+            self.queue
+        };
         Ok(Coordinator {
             inner: Arc::new(Inner {
                 committer: Committer::start(Arc::clone(&store), signals.clone()),
                 store,
-                queue: self.queue.ok_or_else(|| missing("job queue"))?,
+                queue: queue.ok_or_else(|| missing("job queue"))?,
+                dispatches: !self.outbox_queue,
                 vault,
                 policy: self.policy.unwrap_or_else(|| Arc::new(DefaultPolicy)),
                 clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),

@@ -171,10 +171,10 @@ impl Coordinator {
     }
 
     async fn orders_for(&self, worker: &Worker) -> Result<Orders> {
-        let open = self.store().list_as::<Attempt>(&Select::OpenAttempts, &Page::all()).await?;
+        let open = self.store().list_as::<Attempt>(&Select::OpenAttemptsOf(worker.id), &Page::all()).await?;
         let stops = open
             .iter()
-            .filter(|a| a.worker == worker.id && a.claim.is_some())
+            .filter(|a| a.claim.is_some())
             .filter_map(|a| Some(StopOrder { fence: a.fence, cause: a.stop? }))
             .collect();
         Ok(Orders { stops, drain: worker.draining })

@@ -18,9 +18,11 @@ use crate::rules::schedule::{self, Placement};
 use crate::rules::{approval, sweep};
 
 /// How often the loops look without having been woken: only to repair missed wake-ups.
-const REPAIR: Duration = Duration::from_secs(5);
+const REPAIR: Duration = Duration::from_secs(2);
 /// How often time-driven rules are asked.
 const SWEEP: Duration = Duration::from_secs(1);
+/// How often a coordinator on a shared store looks for what others committed.
+const FOREIGN: Duration = Duration::from_millis(100);
 /// How many messages or events one step handles.
 const WINDOW: usize = 256;
 
@@ -51,11 +53,16 @@ impl Coordinator {
             let this = this.clone();
             async move { this.schedule_step().await }
         }));
-        let this = self.clone();
-        tasks.spawn(woken("dispatcher", stop.clone(), signals.outbox, REPAIR, move || {
-            let this = this.clone();
-            async move { this.dispatch_step().await }
-        }));
+        if self.inner.dispatches {
+            let this = self.clone();
+            tasks.spawn(woken("dispatcher", stop.clone(), signals.outbox, REPAIR, move || {
+                let this = this.clone();
+                async move { this.dispatch_step().await }
+            }));
+        }
+        if self.store().is_shared() {
+            tasks.spawn(self.clone().watch_foreign(stop.clone()));
+        }
         let (this, never) = (self.clone(), Arc::default());
         tasks.spawn(woken("reconciler", stop.clone(), never, SWEEP, move || {
             let this = this.clone();
@@ -132,14 +139,18 @@ impl Coordinator {
     /// # Errors
     /// When the store cannot answer. A queue that cannot is tried again later.
     pub async fn dispatch_step(&self) -> Result<usize> {
+        if !self.inner.dispatches {
+            return Ok(0);
+        }
         let messages = self.store().outbox(WINDOW).await?;
         let mut changes = Changeset::new();
-        for message in &messages {
-            match self.inner.queue.publish(&message.job).await {
+        // Together: a broker's acknowledgement takes a while, and the queue bounds what it takes at a time.
+        let publishing = messages.iter().map(|message| self.inner.queue.publish(&message.job));
+        for (message, result) in messages.iter().zip(join_all(publishing).await) {
+            match result {
                 Ok(()) => changes.published.push(message.id),
                 Err(error) => {
                     tracing::warn!(%error, run = %message.job.run, "a job could not be published; it stays in the outbox");
-                    break;
                 }
             }
         }
@@ -159,6 +170,10 @@ impl Coordinator {
     /// # Errors
     /// When the store cannot answer.
     pub async fn reconcile_step(&self) -> Result<usize> {
+        if !self.inner.dispatches {
+            // What waits in the outbox is not lost, so there is nothing to publish again.
+            return self.forget_step().await;
+        }
         let mut again = 0;
         for attempt in self.store().list_as::<Attempt>(&Select::OpenAttempts, &Page::all()).await? {
             let now = self.now();
@@ -170,6 +185,47 @@ impl Coordinator {
             }
         }
         Ok(again)
+    }
+
+    /// Removes messages that nobody will acknowledge, because their attempt was closed without its worker.
+    async fn forget_step(&self) -> Result<usize> {
+        let mut changes = Changeset::new();
+        for message in self.store().outbox(WINDOW).await? {
+            let attempt = self.store().get_as::<Attempt>(message.job.attempt).await?;
+            if attempt.is_some_and(|attempt| !attempt.is_open()) {
+                changes.published.push(message.id);
+            }
+        }
+        let forgotten = changes.published.len();
+        if forgotten > 0 {
+            // A conflict is impossible: removing what another coordinator removed is no error.
+            let _ = self.commit(changes).await?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Looks for what other coordinators on a shared store committed.
+    async fn watch_foreign(self, stop: CancellationToken) {
+        let mut known = None;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(FOREIGN) => {}
+            }
+            match self.store().event_head().await {
+                Ok(head) if known.is_none_or(|known| known < head) => {
+                    // Own events are announced twice this way; who is woken for nothing reads once for nothing.
+                    known = Some(head);
+                    self.inner.signals.observe_foreign();
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "events of other coordinators could not be looked for"),
+            }
+            // Log bytes come without events.
+            if self.inner.signals.has_log_followers() {
+                self.inner.signals.wake_log_followers();
+            }
+        }
     }
 
     /// Applies what the passing of time asks for; answers how many changes that made.

@@ -34,6 +34,7 @@ mod evidence;
 mod instances;
 mod logs;
 mod loops;
+mod outbox_queue;
 mod resolve;
 mod runs;
 mod secrets;
@@ -64,6 +65,7 @@ pub use error::CoordinatorError;
 pub use instances::{InstanceView, NewInstance};
 pub use logs::LogSlice;
 pub use loops::Loops;
+pub use outbox_queue::OutboxQueue;
 pub use runs::{Explanation, NewRun, RunView};
 pub use signals::Signals;
 pub use state::Output;
@@ -85,6 +87,8 @@ struct Inner {
     store: Arc<dyn Store>,
     committer: Committer,
     queue: Arc<dyn JobQueue>,
+    /// Whether jobs are published to the queue; not if it reads the outbox itself.
+    dispatches: bool,
     vault: Vault,
     policy: Arc<dyn Policy>,
     clock: Arc<dyn Clock>,

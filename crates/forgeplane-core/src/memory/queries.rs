@@ -127,6 +127,11 @@ fn meaning(select: &Select) -> List<'_> {
         Select::OpenAttempts => {
             list(Kind::Attempt, Order::Oldest, |it| matches!(it, Record::Attempt(it) if it.is_open()))
         }
+        Select::OpenAttemptsOf(worker) => list(
+            Kind::Attempt,
+            Order::Oldest,
+            move |it| matches!(it, Record::Attempt(it) if it.is_open() && it.worker == *worker),
+        ),
         Select::Projects => list(Kind::Project, Order::Oldest, |_| true),
         Select::Tokens(project) => list(
             Kind::Token,

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use super::constraints::{Claim, claims};
 use super::{lock, queries};
-use crate::id::{AttemptId, OutboxId};
+use crate::id::{AttemptId, OutboxId, WorkerId};
 use crate::model::*;
 use crate::ports::{Committed, Conflict, EventFilter, Lookup, Page, Select, Store, StoreError};
 
@@ -165,6 +165,15 @@ impl Store for MemoryStore {
 
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
         Ok(lock(&self.content).outbox.values().take(limit).cloned().collect())
+    }
+
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        let content = lock(&self.content);
+        Ok(content.outbox.values().filter(|it| it.job.worker == worker).take(limit).cloned().collect())
+    }
+
+    async fn event_head(&self) -> Result<u64, StoreError> {
+        Ok(lock(&self.content).events.len() as u64)
     }
 
     async fn log(

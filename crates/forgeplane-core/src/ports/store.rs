@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::BoxError;
 use crate::digest::Digest;
-use crate::id::{AttemptId, InstanceId, ProjectId, RunId, StateObjectId, TemplateId};
+use crate::id::{AttemptId, InstanceId, ProjectId, RunId, StateObjectId, TemplateId, WorkerId};
 use crate::model::*;
 
 /// A guard of the database that a changeset ran into.
@@ -176,6 +176,8 @@ pub enum Select {
     Attempts(RunId),
     /// Every [`Attempt`] that is not closed, by id.
     OpenAttempts,
+    /// A worker's [`Attempt`]s that are not closed, by id.
+    OpenAttemptsOf(WorkerId),
     /// Every project's [`Project`], by id.
     Projects,
     /// A project's [`Token`]s, by id.
@@ -198,7 +200,7 @@ pub enum Select {
     /// Every [`WorkerContact`], by worker id.
     WorkerContacts,
     /// A worker's [`WorkerKey`]s, by id.
-    WorkerKeys(crate::id::WorkerId),
+    WorkerKeys(WorkerId),
     /// A state object's [`StateGeneration`]s, newest first. `after` is a generation in decimal.
     Generations(StateObjectId),
     /// A state object's [`OrphanState`]s, by key.
@@ -301,6 +303,24 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// When the store cannot answer.
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError>;
+
+    /// Reads at most `limit` outbox messages for a worker, oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot answer.
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError>;
+
+    /// The sequence number of the newest event; 0 if there is none.
+    ///
+    /// # Errors
+    /// When the store cannot answer.
+    async fn event_head(&self) -> Result<u64, StoreError>;
+
+    /// Whether other processes may commit to the same content. Then a coordinator looks for their events, which
+    /// wake its loops and followers as its own do.
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// Reads log chunks of an attempt that contain or follow byte `from`, in order, until `max_bytes` are
     /// exceeded (at least one chunk if there is one).

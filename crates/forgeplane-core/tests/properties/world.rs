@@ -11,7 +11,7 @@ use forgeplane_core::Timestamp;
 use forgeplane_core::coordinator::{Coordinator, InProcess, NewInstance, NewRun, PushTemplate};
 use forgeplane_core::digest::Digest;
 use forgeplane_core::evidence::{Cleanup, Envelope, NotStarted, Outcome, registration_message};
-use forgeplane_core::id::{AttemptId, RunId};
+use forgeplane_core::id::{AttemptId, RunId, WorkerId};
 use forgeplane_core::memory::{ManualClock, MemoryBlobs, MemoryQueue, MemoryStore, SeededEntropy};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::*;
@@ -64,6 +64,14 @@ impl Store for Shared {
     }
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
         self.0.outbox(limit).await
+    }
+
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.0.outbox_of(worker, limit).await
+    }
+
+    async fn event_head(&self) -> Result<u64, StoreError> {
+        self.0.event_head().await
     }
     async fn log(
         &self,

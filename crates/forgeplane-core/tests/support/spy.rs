@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bytes::Bytes;
 use forgeplane_core::Timestamp;
-use forgeplane_core::id::AttemptId;
+use forgeplane_core::id::{AttemptId, WorkerId};
 use forgeplane_core::memory::{ManualClock, MemoryBlobs, MemoryStore, SeededEntropy};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::*;
@@ -105,6 +105,14 @@ impl Store for Spy {
         self.inner.outbox(limit).await
     }
 
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.inner.outbox_of(worker, limit).await
+    }
+
+    async fn event_head(&self) -> Result<u64, StoreError> {
+        self.inner.event_head().await
+    }
+
     async fn log(&self, attempt: AttemptId, from: u64, max: usize) -> Result<Vec<LogChunk>, StoreError> {
         self.inner.log(attempt, from, max).await
     }
@@ -142,6 +150,14 @@ impl Store for Shared<Spy> {
 
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
         self.0.outbox(limit).await
+    }
+
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.0.outbox_of(worker, limit).await
+    }
+
+    async fn event_head(&self) -> Result<u64, StoreError> {
+        self.0.event_head().await
     }
 
     async fn log(&self, attempt: AttemptId, from: u64, max: usize) -> Result<Vec<LogChunk>, StoreError> {

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use forgeplane_core::Timestamp;
 use forgeplane_core::coordinator::Coordinator;
-use forgeplane_core::id::{AttemptId, RunId};
+use forgeplane_core::id::{AttemptId, RunId, WorkerId};
 use forgeplane_core::memory::{ManualClock, MemoryBlobs, MemoryQueue, MemoryStore, SeededEntropy};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::*;
@@ -86,6 +86,14 @@ impl Store for TroubledStore {
     async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
         self.check()?;
         self.0.outbox(limit).await
+    }
+
+    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
+        self.0.outbox_of(worker, limit).await
+    }
+
+    async fn event_head(&self) -> Result<u64, StoreError> {
+        self.0.event_head().await
     }
 
     async fn log(&self, attempt: AttemptId, from: u64, max: usize) -> Result<Vec<LogChunk>, StoreError> {

@@ -33,6 +33,18 @@ pub async fn events_read_back_with_their_sequence_numbers(store: &dyn Store) {
     assert_eq!(all_events(store).await, expected);
 }
 
+/// The head is the number of the newest event, and 0 before there is one.
+pub async fn the_head_is_the_newest_event(store: &dyn Store) {
+    let make = Fixtures::new();
+    let run = make.run(&make.instance(&make.template(&make.project())));
+    let head = async || store.event_head().await.expect("the store answers");
+    assert_eq!(head().await, 0);
+    for run_seq in 1..=3 {
+        let committed = commit(store, appending(vec![make.event(&run, run_seq)])).await;
+        assert_eq!(head().await, committed.events[0]);
+    }
+}
+
 /// What a caller puts into `seq` is of no importance.
 pub async fn the_store_alone_numbers_events(store: &dyn Store) {
     let make = Fixtures::new();

@@ -123,8 +123,14 @@ pub async fn attempts_of_a_run_and_open_attempts(store: &dyn Store) {
     lists(store, Select::Attempts(other.id), std::slice::from_ref(&lost)).await;
     lists(store, Select::Attempts(make.id()), NOTHING).await;
     lists(store, Select::OpenAttempts, &[claimed.clone(), lost.clone(), offered.clone()]).await;
+    let second_slot =
+        Attempt { slot: 2, worker: claimed.worker, ..make.attempt(&make.run(&instance), &make.worker()) };
+    commit(store, insert(second_slot.clone())).await;
+    lists(store, Select::OpenAttemptsOf(claimed.worker), &[claimed.clone(), second_slot.clone()]).await;
+    lists(store, Select::OpenAttemptsOf(make.id()), NOTHING).await;
     commit(store, update(1, make.closed(&claimed))).await;
-    lists(store, Select::OpenAttempts, &[lost, offered]).await;
+    lists(store, Select::OpenAttempts, &[lost, offered, second_slot.clone()]).await;
+    lists(store, Select::OpenAttemptsOf(claimed.worker), &[second_slot]).await;
 }
 
 /// A project's approvals newest first, by status if asked.

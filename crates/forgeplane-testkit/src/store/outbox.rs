@@ -1,6 +1,6 @@
 //! The outbox: jobs that wait for publication, in the order of their ids, until somebody says it happened.
 
-use forgeplane_core::id::OutboxId;
+use forgeplane_core::id::{OutboxId, WorkerId};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::Store;
 
@@ -33,6 +33,25 @@ pub async fn messages_are_read_oldest_first(store: &dyn Store) {
         let read = store.outbox(limit).await.expect("the store answers");
         assert_eq!(read, messages[..limit.min(5)], "{limit}");
     }
+}
+
+/// A worker's messages are read apart from those of others, in the same order.
+pub async fn a_workers_messages_are_read_apart(store: &dyn Store) {
+    let make = Fixtures::new();
+    let (mine, others) = (waiting(&make), waiting(&make));
+    let to = |worker: WorkerId| {
+        let message = waiting(&make);
+        OutboxMessage { job: Job { worker, ..message.job }, ..message }
+    };
+    let (second, third) = (to(mine.job.worker), to(mine.job.worker));
+    commit(store, queueing(vec![third.clone(), others.clone(), mine.clone(), second.clone()])).await;
+    let read = async |worker, limit| store.outbox_of(worker, limit).await.expect("the store answers");
+    assert_eq!(read(mine.job.worker, 2).await, [mine.clone(), second.clone()]);
+    assert_eq!(read(mine.job.worker, usize::MAX).await, [mine.clone(), second.clone(), third.clone()]);
+    assert_eq!(read(others.job.worker, 9).await, [others]);
+    assert_eq!(read(make.id(), 9).await, []);
+    commit(store, publishing(vec![mine.id])).await;
+    assert_eq!(read(mine.job.worker, 9).await, [second, third]);
 }
 
 /// Reading a message does not remove it; saying that it was published does, and nothing else goes with it.
