@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use forgeplane_core::digest::Digest;
-use forgeplane_core::model::{ArtifactKind, Fence, LogFrame, LogStream, Nonce, StopCause};
+use forgeplane_core::model::{ArtifactKind, Fence, Job, LogFrame, LogStream, Nonce, StopCause};
 use forgeplane_core::ports::{
-    AttemptRef, Challenge, ClaimGrant, ClaimRef, ClaimRequest, GrantedSecret, Heartbeat, Holding, LogAppend,
-    Orders, ReceiptAnswer, Registered, Registration, Session, StopOrder,
+    ArtifactUpload, AttemptRef, Challenge, ClaimGrant, ClaimRef, ClaimRequest, GrantedSecret, Heartbeat,
+    Holding, LogAppend, Orders, ReceiptAnswer, Registered, Registration, Session, StateWrite, StopOrder,
 };
 use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -49,11 +49,11 @@ fn nonce_bytes(nonce: Nonce) -> Bytes {
 ///
 /// # Errors
 /// When it is not 32 bytes.
-pub(crate) fn digest(bytes: &[u8]) -> Result<Digest> {
+fn digest(bytes: &[u8]) -> Result<Digest> {
     exact("digest", bytes, "is 32 bytes").map(Digest::from_bytes)
 }
 
-pub(crate) fn digest_bytes(digest: Digest) -> Bytes {
+fn digest_bytes(digest: Digest) -> Bytes {
     Bytes::copy_from_slice(digest.as_bytes())
 }
 
@@ -118,6 +118,81 @@ impl TryFrom<v1::RegisterResponse> for Registered {
             coordinator_key: exact("coordinator_key", &it.coordinator_key, "is 32 bytes")?,
             heartbeat: Duration::from_millis(it.heartbeat_ms),
         })
+    }
+}
+
+/// The message of a job's delivery.
+#[must_use]
+pub fn delivery_of(delivery: u64, job: &Job) -> v1::JobDelivery {
+    v1::JobDelivery {
+        delivery,
+        project: job.project.to_string(),
+        run: job.run.to_string(),
+        attempt: job.attempt.to_string(),
+        fence: job.fence.0,
+        worker: job.worker.to_string(),
+        publication: job.publication,
+    }
+}
+
+impl TryFrom<v1::JobDelivery> for Job {
+    type Error = InvalidMessage;
+
+    fn try_from(it: v1::JobDelivery) -> Result<Self> {
+        Ok(Self {
+            project: parse("project", &it.project, "is a project id")?,
+            run: parse("run", &it.run, "is a run id")?,
+            attempt: parse("attempt", &it.attempt, ATTEMPT_RULE)?,
+            fence: Fence(it.fence),
+            worker: parse("worker", &it.worker, "is a worker id")?,
+            publication: it.publication,
+        })
+    }
+}
+
+/// Reads the header of a state document.
+///
+/// # Errors
+/// When a field is not what it should be.
+pub fn state_from(header: v1::StateHeader, document: Bytes) -> Result<StateWrite> {
+    Ok(StateWrite {
+        claim: required("claim", header.claim)?.try_into()?,
+        expected_generation: header.expected_generation,
+        digest: digest(&header.digest)?,
+        document,
+    })
+}
+
+/// The header of a state document; the document itself follows in chunks.
+#[must_use]
+pub fn state_header(write: &StateWrite) -> v1::StateHeader {
+    v1::StateHeader {
+        claim: Some(write.claim.into()),
+        expected_generation: write.expected_generation,
+        digest: digest_bytes(write.digest),
+    }
+}
+
+/// Reads the header of a file to publish.
+///
+/// # Errors
+/// When a field is not what it should be.
+pub fn artifact_from(header: v1::ArtifactHeader, bytes: Bytes) -> Result<ArtifactUpload> {
+    Ok(ArtifactUpload {
+        kind: header.kind().try_into()?,
+        claim: required("claim", header.claim)?.try_into()?,
+        digest: digest(&header.digest)?,
+        bytes,
+    })
+}
+
+/// The header of a file to publish; the file itself follows in chunks.
+#[must_use]
+pub fn artifact_header(upload: &ArtifactUpload) -> v1::ArtifactHeader {
+    v1::ArtifactHeader {
+        claim: Some(upload.claim.into()),
+        kind: v1::ArtifactKind::from(upload.kind).into(),
+        digest: digest_bytes(upload.digest),
     }
 }
 

@@ -1,10 +1,11 @@
-//! The HTTP API of Forgeplane: every command and query of a [`Coordinator`] as JSON, live logs and events
+//! The faces of a coordinator. The HTTP API: every command and query of a [`Coordinator`] as JSON, live logs and events
 //! as server-sent events, and an OpenAPI document made from the same types and routes.
 //!
 //! | module | holds |
 //! | --- | --- |
 //! | [`api`] | what travels: requests, responses, pages, [`Problem`](api::Problem)s; also for clients in Rust |
 //! | [`openapi`] | the OpenAPI document, checked in as `openapi.json` |
+//! | [`workers`] | the gRPC API for workers |
 //!
 //! The face decides nothing. It reads a request strictly (a field nobody knows is refused), finds out who
 //! calls, hands a command to the coordinator and says in HTTP what came of it. Every error is
@@ -48,6 +49,7 @@ pub mod openapi;
 mod pages;
 mod routes;
 mod serve;
+pub mod workers;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;

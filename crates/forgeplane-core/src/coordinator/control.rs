@@ -451,6 +451,17 @@ fn never_to_be_had(error: CoordinatorError) -> CoordinatorError {
     }
 }
 
+impl InProcess {
+    /// Whether a session is still the one of its worker: what an open stream asks again and again.
+    ///
+    /// # Errors
+    /// A dead session; a store that cannot answer.
+    pub async fn authenticate(&self, session: &Session) -> std::result::Result<(), ControlError> {
+        self.0.session(session).await?;
+        Ok(())
+    }
+}
+
 fn check_digest(expected: Digest, bytes: &Bytes) -> Result<()> {
     if Digest::of(bytes) == expected {
         Ok(())
