@@ -1,5 +1,6 @@
 //! A worker that is told what to do.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forgeplane_core::Timestamp;
@@ -19,8 +20,8 @@ use crate::support::House;
 /// A worker that does what a test says, over the same control plane as a real one.
 pub(crate) struct FakeWorker {
     pub(crate) name: String,
-    plane: forgeplane_core::coordinator::InProcess,
-    session: Session,
+    pub(crate) plane: Arc<dyn ControlPlane>,
+    pub(crate) session: Session,
     key: ed25519_dalek::SigningKey,
     coordinator: Coordinator,
     caller: Caller,
@@ -28,10 +29,14 @@ pub(crate) struct FakeWorker {
 
 impl FakeWorker {
     pub(crate) async fn enroll(house: &House) -> Self {
+        Self::enroll_over(house, Arc::new(house.coordinator.in_process())).await
+    }
+
+    /// Enrolls over any way to the coordinator.
+    pub(crate) async fn enroll_over(house: &House, plane: Arc<dyn ControlPlane>) -> Self {
         use ed25519_dalek::Signer as _;
         let name = house.fresh_name("worker");
         let pool: Name = "default".parse().unwrap();
-        let plane = house.coordinator.in_process();
         let token = house.coordinator.issue_enrollment(&pool, Duration::from_secs(60)).await.unwrap();
         let key = ed25519_dalek::SigningKey::from_bytes(Digest::of(name.as_bytes()).as_bytes());
         let challenge = plane.challenge().await.unwrap();

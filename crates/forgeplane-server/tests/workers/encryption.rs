@@ -1,0 +1,115 @@
+//! TLS, client certificates, and where plaintext is refused.
+
+use forgeplane_core::ports::*;
+use forgeplane_proto::client::{ConnectOptions, GrpcControlPlane};
+use forgeplane_server::workers::{Tls, WorkerService, serve_workers};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::served::{PLAINTEXT, Served};
+use crate::support::House;
+
+/// A certificate authority of a test.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    fn pem(&self) -> Vec<u8> {
+        self.0.pem().into_bytes()
+    }
+
+    /// A certificate for `name` and its key.
+    fn issue(&self, name: &str) -> (Vec<u8>, String) {
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
+        (certificate.pem().into_bytes(), key.serialize_pem())
+    }
+}
+
+async fn serve(house: &House, authority: &Authority, client_ca: Option<Vec<u8>>) -> Served {
+    let (certificate, key) = authority.issue("localhost");
+    let tls = Tls::Server { certificate, key: key.into(), client_ca };
+    let shutdown = CancellationToken::new();
+    let service = WorkerService::new(&house.coordinator, shutdown.child_token());
+    Served::start("127.0.0.1:0", service, tls, shutdown).await
+}
+
+fn options(served: &Served, ca: Vec<u8>) -> ConnectOptions {
+    let urls = vec![format!("https://localhost:{}", served.address.port())];
+    ConnectOptions { urls, ca: Some(ca), ..ConnectOptions::default() }
+}
+
+async fn challenge(options: &ConnectOptions) -> Result<Challenge, ControlError> {
+    GrpcControlPlane::new(options).unwrap().challenge().await
+}
+
+#[tokio::test]
+async fn a_worker_trusts_its_authority_and_no_other() {
+    let house = House::new().await;
+    let (authority, other) = (Authority::new(), Authority::new());
+    let served = serve(&house, &authority, None).await;
+    challenge(&options(&served, authority.pem())).await.unwrap();
+    assert!(matches!(challenge(&options(&served, other.pem())).await, Err(ControlError::Unavailable(_))));
+    let renamed =
+        ConnectOptions { server_name: Some("another.example".into()), ..options(&served, authority.pem()) };
+    assert!(challenge(&renamed).await.is_err(), "the certificate is for localhost");
+    let plaintext = ConnectOptions { urls: vec![served.url()], ..ConnectOptions::default() };
+    assert!(challenge(&plaintext).await.is_err());
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_coordinator_may_ask_for_certificates() {
+    let house = House::new().await;
+    let (authority, workers, other) = (Authority::new(), Authority::new(), Authority::new());
+    let served = serve(&house, &authority, Some(workers.pem())).await;
+    let with = |issuer: &Authority| {
+        let (certificate, key) = issuer.issue("worker-1");
+        ConnectOptions { identity: Some((certificate, key.into())), ..options(&served, authority.pem()) }
+    };
+    challenge(&with(&workers)).await.unwrap();
+    assert!(challenge(&with(&other)).await.is_err(), "signed by somebody else");
+    assert!(challenge(&options(&served, authority.pem())).await.is_err(), "no certificate");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn plaintext_is_served_on_loopback_only_unless_somebody_says_so() {
+    let house = House::new().await;
+    let service = || WorkerService::new(&house.coordinator, CancellationToken::new());
+    let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let error = serve_workers(listener, service(), &PLAINTEXT, CancellationToken::new()).await.unwrap_err();
+    assert_eq!(error.code(), "plaintext_refused");
+    assert!(error.to_string().contains("certificate"), "{error}");
+
+    let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let (service, tls) = (service(), Tls::Plaintext { unsafe_anywhere: true });
+    let serving = tokio::spawn(async move { serve_workers(listener, service, &tls, stop).await });
+    let urls = vec![format!("http://127.0.0.1:{port}")];
+    challenge(&ConnectOptions { urls, ..ConnectOptions::default() }).await.unwrap();
+    shutdown.cancel();
+    serving.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn unusable_certificates_are_an_error_without_the_key() {
+    let house = House::new().await;
+    let service = WorkerService::new(&house.coordinator, CancellationToken::new());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let tls =
+        Tls::Server { certificate: b"no certificate".to_vec(), key: "top-secret".into(), client_ca: None };
+    assert!(!format!("{tls:?}").contains("top-secret"));
+    let error = serve_workers(listener, service, &tls, CancellationToken::new()).await.unwrap_err();
+    assert_eq!(error.code(), "tls_unusable");
+    assert!(!format!("{error:?}").contains("top-secret"));
+}
