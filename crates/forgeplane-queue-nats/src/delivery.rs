@@ -1,0 +1,72 @@
+//! One delivery, and its answer.
+
+use std::time::Duration;
+
+use async_nats::jetstream::AckKind;
+use async_nats::{Client, Subject};
+use async_trait::async_trait;
+use forgeplane_core::model::Job;
+use forgeplane_core::ports::{Delivery, QueueError};
+use futures_util::FutureExt as _;
+
+use crate::link::Link;
+
+/// A delayed redelivery beyond this is as good as one after it, and the broker counts in 64-bit nanoseconds.
+const LONGEST_DELAY: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// A job that the broker waits to hear about.
+pub(crate) struct NatsDelivery {
+    link: Link,
+    /// Where to answer.
+    reply: Subject,
+    job: Job,
+    answered: bool,
+}
+
+impl NatsDelivery {
+    pub(crate) const fn new(link: Link, reply: Subject, job: Job) -> Self {
+        Self { link, reply, job, answered: false }
+    }
+
+    async fn answer(mut self: Box<Self>, kind: AckKind) -> Result<(), QueueError> {
+        // From here on nothing is given back: an answer that fails may have arrived all the same.
+        self.answered = true;
+        Ok(self.link.answer(self.reply.clone(), kind.into()).await?)
+    }
+}
+
+#[async_trait]
+impl Delivery for NatsDelivery {
+    fn job(&self) -> &Job {
+        &self.job
+    }
+
+    async fn ack(self: Box<Self>) -> Result<(), QueueError> {
+        self.answer(AckKind::Ack).await
+    }
+
+    async fn nak(self: Box<Self>, delay: Duration) -> Result<(), QueueError> {
+        let delay = Some(delay.min(LONGEST_DELAY)).filter(|it| !it.is_zero());
+        self.answer(AckKind::Nak(delay)).await
+    }
+
+    async fn in_progress(&self) -> Result<(), QueueError> {
+        Ok(self.link.answer(self.reply.clone(), AckKind::Progress.into()).await?)
+    }
+}
+
+impl Drop for NatsDelivery {
+    fn drop(&mut self) {
+        if !self.answered {
+            give_back(&self.link.client, self.reply.clone());
+        }
+    }
+}
+
+/// Asks for redelivery at once, without waiting. If this fails, the redelivery comes after the ack wait.
+pub(crate) fn give_back(client: &Client, reply: Subject) {
+    let sending = tokio::task::unconstrained(client.publish(reply, AckKind::Nak(None).into()));
+    if !matches!(sending.now_or_never(), Some(Ok(()))) {
+        tracing::debug!("a delivery could not be given back; it comes again after the ack wait");
+    }
+}

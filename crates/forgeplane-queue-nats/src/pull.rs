@@ -1,0 +1,252 @@
+//! The pull: one request for one job, watched until it is answered.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::jetstream::AckKind;
+use async_nats::{Client, Message, StatusCode, Subject, Subscriber};
+use async_trait::async_trait;
+use forgeplane_core::id::WorkerId;
+use forgeplane_core::model::Job;
+use forgeplane_core::ports::{Delivery, JobStream, QueueError};
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::time::{Instant, sleep_until};
+
+use crate::delivery::{NatsDelivery, give_back};
+use crate::error::Trouble;
+use crate::link::{Link, LinkState, backoff};
+use crate::options::NatsOptions;
+
+/// How long the broker keeps one request for a job.
+const EXPIRES: Duration = Duration::from_secs(30);
+
+/// How often the broker says that it still has the request.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// After this long without a word the request is taken for lost.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// A request that ends sooner than this was refused rather than expired.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// A job is ids only; whatever is longer is not one.
+const MAX_PAYLOAD: usize = 1024;
+
+/// A worker's jobs.
+pub(crate) struct PullStream {
+    link: Link,
+    worker: WorkerId,
+    /// Where the broker takes requests for this worker's jobs.
+    api: Subject,
+    /// The request on its way. It outlives the future of `next`, so that dropping that loses nothing.
+    pull: Option<Pull>,
+    /// How many requests in a row came to nothing.
+    failures: usize,
+    /// Not to ask again before this.
+    pause_until: Instant,
+    /// When somebody last waited for a job.
+    waited: Arc<Mutex<Instant>>,
+    /// A delivery nobody waited for is given back when it may be older than this.
+    keep: Duration,
+}
+
+impl PullStream {
+    pub(crate) fn new(link: Link, options: &NatsOptions, worker: WorkerId) -> Self {
+        let now = Instant::now();
+        Self {
+            api: format!("$JS.API.CONSUMER.MSG.NEXT.{}.{worker}", options.stream).into(),
+            link,
+            worker,
+            pull: None,
+            failures: 0,
+            pause_until: now,
+            waited: Arc::new(Mutex::new(now)),
+            keep: options.ack_wait / 4,
+        }
+    }
+
+    /// Asks for one job, unless that is under way.
+    async fn ask(&mut self) -> Result<&mut Pull, Trouble> {
+        if self.pull.is_none() {
+            sleep_until(self.pause_until).await;
+            let state = self.link.up().await?;
+            let client = self.link.client.clone();
+            // An inbox for every request: what the broker still sends to an older one is not taken for an answer to
+            // this one, and a request whose inbox is gone is dropped by the broker.
+            let inbox: Subject = client.new_inbox().into();
+            let subscription = client.subscribe(inbox.clone()).await;
+            let subscription = subscription.map_err(|_| Trouble::Disconnected)?;
+            let now = Instant::now();
+            self.pull = Some(Pull { client, inbox, subscription, asked: None, heard: now, state });
+        }
+        let Some(pull) = self.pull.as_mut() else { return Err(Trouble::Disconnected) };
+        if pull.asked.is_none() {
+            let sent = pull.client.publish_with_reply(self.api.clone(), pull.inbox.clone(), request());
+            sent.await.map_err(|_| Trouble::Disconnected)?;
+            // Nothing can be awaited between the sending and this note of it.
+            let now = Instant::now();
+            (pull.asked, pull.heard) = (Some(now), now);
+        }
+        Ok(pull)
+    }
+
+    /// Lets go of a request that came to nothing.
+    fn give_up(&mut self, what: &str) {
+        let lived = self.pull.take().and_then(|it| it.asked).map_or(Duration::ZERO, |at| at.elapsed());
+        self.failures = if lived < SHORT { self.failures + 1 } else { 1 };
+        let pause = backoff(self.failures + 1, Duration::from_millis(200), Duration::from_secs(5));
+        self.pause_until = Instant::now() + pause;
+        tracing::debug!(worker = %self.worker, what, failures = self.failures, "asking for a job again");
+    }
+
+    /// Nothing may have been read from the connection while nobody waited: a delivery that lay there for long has
+    /// perhaps been given up by the broker. It is given back rather than worked on twice.
+    fn give_back_what_lay_around(&mut self) {
+        let waited = *self.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.pull.is_some() && waited.elapsed() > self.keep {
+            self.pull = None;
+        }
+    }
+
+    /// What a message of the broker means: a delivery, or that one must go on waiting.
+    async fn receive(&mut self, message: Message) -> Option<NatsDelivery> {
+        match message.status {
+            None => {}
+            Some(StatusCode::IDLE_HEARTBEAT) => {
+                self.failures = 0;
+                return None;
+            }
+            Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => {
+                // The request expired, which is how most end; a broker that answers so at once is not asked in a loop.
+                let asked = self.pull.as_ref().and_then(|it| it.asked);
+                if asked.is_some_and(|at| at.elapsed() >= SHORT) {
+                    self.pull = None;
+                } else {
+                    self.give_up("the broker had nothing");
+                }
+                return None;
+            }
+            Some(StatusCode::NO_RESPONDERS) => {
+                if self.failures == 0 {
+                    tracing::warn!(
+                        worker = %self.worker,
+                        "the worker's consumer does not exist yet; the coordinator makes it with the next job"
+                    );
+                }
+                self.give_up("there is no consumer");
+                return None;
+            }
+            Some(status) => {
+                let description = message.description.as_deref().unwrap_or_default();
+                tracing::info!(worker = %self.worker, %status, description, "the broker ended the wait for a job");
+                self.give_up("the broker ended the wait");
+                return None;
+            }
+        }
+        let Some(reply) = message.reply else {
+            tracing::warn!(worker = %self.worker, "a message that is no delivery was ignored");
+            return None;
+        };
+        // A request brings one job, and then it is over.
+        self.pull = None;
+        self.failures = 0;
+        match read(&message.payload, self.worker) {
+            Ok(job) => Some(NatsDelivery::new(self.link.clone(), reply, job)),
+            Err(why) => {
+                let bytes = message.payload.len();
+                tracing::error!(worker = %self.worker, bytes, why, "a message that is no job was removed from the queue");
+                let term = self.link.client.publish(reply, AckKind::Term.into()).await;
+                if term.is_err() {
+                    tracing::warn!("it could not be removed and will come again");
+                }
+                None
+            }
+        }
+    }
+
+    async fn next_delivery(&mut self) -> Result<NatsDelivery, Trouble> {
+        let _waiting = Waiting(Arc::clone(&self.waited));
+        self.give_back_what_lay_around();
+        let mut link = self.link.clone();
+        loop {
+            let pull = self.ask().await?;
+            let silent = pull.heard + SILENCE;
+            let state = pull.state;
+            let message = tokio::select! {
+                biased;
+                message = pull.subscription.next() => message,
+                () = link.lost_since(state) => {
+                    self.pull = None;
+                    continue;
+                }
+                () = sleep_until(silent) => {
+                    tracing::warn!(worker = %self.worker, "the broker is silent; asking for a job again");
+                    self.give_up("the broker is silent");
+                    continue;
+                }
+            };
+            let Some(message) = message else {
+                self.give_up("the subscription ended");
+                continue;
+            };
+            pull.heard = Instant::now();
+            if let Some(delivery) = self.receive(message).await {
+                return Ok(delivery);
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl JobStream for PullStream {
+    async fn next(&mut self) -> Result<Box<dyn Delivery>, QueueError> {
+        Ok(Box::new(self.next_delivery().await?))
+    }
+}
+
+/// A request for one job.
+struct Pull {
+    client: Client,
+    inbox: Subject,
+    subscription: Subscriber,
+    /// When it was sent.
+    asked: Option<Instant>,
+    /// When the broker last said anything about it.
+    heard: Instant,
+    /// The state of the connection it was sent on.
+    state: LinkState,
+}
+
+impl Drop for Pull {
+    /// Gives back what has arrived and nobody waits for any more.
+    fn drop(&mut self) {
+        while let Some(Some(message)) = tokio::task::unconstrained(self.subscription.next()).now_or_never() {
+            if let (None, Some(reply)) = (message.status, message.reply) {
+                give_back(&self.client, reply);
+            }
+        }
+    }
+}
+
+/// Notes when somebody stops waiting, also by dropping the future.
+struct Waiting(Arc<Mutex<Instant>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+fn request() -> bytes::Bytes {
+    let (expires, heartbeat) = (EXPIRES.as_nanos(), HEARTBEAT.as_nanos());
+    format!(r#"{{"batch":1,"expires":{expires},"idle_heartbeat":{heartbeat}}}"#).into()
+}
+
+/// The job in a message, which is not trusted.
+fn read(payload: &[u8], worker: WorkerId) -> Result<Job, &'static str> {
+    if payload.len() > MAX_PAYLOAD {
+        return Err("it is too long");
+    }
+    let job: Job = serde_json::from_slice(payload).map_err(|_| "it cannot be read")?;
+    if job.worker == worker { Ok(job) } else { Err("it is for another worker") }
+}
