@@ -1,6 +1,6 @@
 //! [`NatsQueue`]: the coordinator's end.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use forgeplane_core::id::WorkerId;
 use forgeplane_core::model::Job;
 use forgeplane_core::ports::{JobQueue, JobStream, QueueError};
 use tokio::sync::RwLock;
+use tokio::time::Instant;
 
 use crate::error::{ConnectError, ServerCode as _, Trouble};
 use crate::link::{ANSWER, Link};
@@ -36,6 +37,10 @@ pub struct NatsQueue {
     known: Arc<RwLock<Known>>,
 }
 
+/// For how long a consumer that was made sure of is believed to exist. One that an administrator removed is made
+/// again with the first publication after this.
+const BELIEF: Duration = Duration::from_secs(30);
+
 /// What is known to exist on the broker.
 #[derive(Debug, Default)]
 struct Known {
@@ -43,8 +48,8 @@ struct Known {
     losses: u64,
     /// Grows whenever the stream had to be made sure of again.
     generation: u64,
-    /// Workers with a consumer.
-    workers: BTreeSet<WorkerId>,
+    /// Workers with a consumer, and when that was made sure of.
+    workers: BTreeMap<WorkerId, Instant>,
 }
 
 impl NatsQueue {
@@ -66,13 +71,17 @@ impl NatsQueue {
         Ok(Self { link, context, options: Arc::new(options), known: Arc::default() })
     }
 
-    /// Makes sure that a worker's consumer exists, so that the worker can pull. Publishing does it too; doing it
-    /// when a worker is enrolled spares the first job the time.
+    /// Makes sure that a worker's consumer exists, so that the worker can pull. Publishing and subscribing do it too;
+    /// doing it when a worker is enrolled spares the first job the time.
     ///
     /// # Errors
     /// When the broker cannot be reached or refuses; the call may be repeated.
     pub async fn ensure_worker(&self, worker: WorkerId) -> Result<(), QueueError> {
-        Ok(within(PATIENCE, async { self.ensure(worker).await.map(|_| ()) }).await?)
+        let asking = async {
+            let losses = self.link.clone().up().await?.losses;
+            self.make_consumer(&mut *self.known.write().await, losses, worker).await
+        };
+        Ok(within(PATIENCE, asking).await?)
     }
 
     /// Makes sure of the worker's consumer unless it is known to exist, and returns the generation of that knowledge.
@@ -80,33 +89,35 @@ impl NatsQueue {
         let losses = self.link.clone().up().await?.losses;
         {
             let known = self.known.read().await;
-            if known.losses == losses && known.workers.contains(&worker) {
+            if known.has(losses, worker) {
                 return Ok(known.generation);
             }
         }
         let mut known = self.known.write().await;
-        if known.losses != losses {
-            known.forget();
-            known.losses = losses;
-        }
-        if !known.workers.contains(&worker) {
-            self.make_consumer(&mut known, worker).await?;
-            known.workers.insert(worker);
+        // Of many publications that find it missing together, the first one makes it.
+        if !known.has(losses, worker) {
+            self.make_consumer(&mut known, losses, worker).await?;
         }
         Ok(known.generation)
     }
 
-    async fn make_consumer(&self, known: &mut Known, worker: WorkerId) -> Result<(), Trouble> {
+    async fn make_consumer(&self, known: &mut Known, losses: u64, worker: WorkerId) -> Result<(), Trouble> {
+        if known.losses != losses {
+            known.forget();
+            known.losses = losses;
+        }
         let stream = self.context.get_stream_no_info(&self.options.stream).await;
         let stream = stream.map_err(|e| ConnectError::Stream(e.into()))?;
         match ensure_consumer(&stream, &self.options, worker).await {
             Err(Trouble::Consumer(error)) if error.server_code() == Some(ErrorCode::STREAM_NOT_FOUND) => {
                 known.forget();
                 ensure_stream(&self.context, &self.options).await?;
-                ensure_consumer(&stream, &self.options, worker).await
+                ensure_consumer(&stream, &self.options, worker).await?;
             }
-            other => other,
+            other => other?,
         }
+        known.workers.insert(worker, Instant::now());
+        Ok(())
     }
 
     /// Makes sure of the stream after a publication of this generation found none.
@@ -147,6 +158,10 @@ impl NatsQueue {
 }
 
 impl Known {
+    fn has(&self, losses: u64, worker: WorkerId) -> bool {
+        self.losses == losses && self.workers.get(&worker).is_some_and(|since| since.elapsed() < BELIEF)
+    }
+
     fn forget(&mut self) {
         self.workers.clear();
         self.generation += 1;
