@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use async_nats::jetstream::AckKind;
-use async_nats::{Client, Subject};
+use async_nats::{Client, Message, Subject, Subscriber};
 use async_trait::async_trait;
 use forgeplane_core::model::Job;
 use forgeplane_core::ports::{Delivery, QueueError};
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 
-use crate::link::Link;
+use crate::link::{ANSWER, Link};
 
 /// A delayed redelivery beyond this is as good as one after it, and the broker counts in 64-bit nanoseconds.
 const LONGEST_DELAY: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -64,9 +64,47 @@ impl Drop for NatsDelivery {
 }
 
 /// Asks for redelivery at once, without waiting. If this fails, the redelivery comes after the ack wait.
-pub(crate) fn give_back(client: &Client, reply: Subject) {
+fn give_back(client: &Client, reply: Subject) {
     let sending = tokio::task::unconstrained(client.publish(reply, AckKind::Nak(None).into()));
     if !matches!(sending.now_or_never(), Some(Ok(()))) {
         tracing::debug!("a delivery could not be given back; it comes again after the ack wait");
+        return;
+    }
+    // A client whose last handle is dropped forgets what it has not written yet.
+    let client = client.clone();
+    in_the_background(async move {
+        let _ = client.flush().await;
+    });
+}
+
+/// Ends a request for a job, and gives back what the broker had sent for it already.
+///
+/// What has arrived is given back at once and not in the background: a new request must come after it, or the broker
+/// might answer that with a redelivery and then, told to deliver again, do so a second time.
+pub(crate) fn drain(client: Client, mut subscription: Subscriber) {
+    while let Some(Some(message)) = tokio::task::unconstrained(subscription.next()).now_or_never() {
+        take_back(&client, message);
+    }
+    in_the_background(async move {
+        if subscription.drain().await.is_err() {
+            return;
+        }
+        while let Some(message) = subscription.next().await {
+            take_back(&client, message);
+        }
+    });
+}
+
+fn take_back(client: &Client, message: Message) {
+    // Heartbeats and ends of requests have a status.
+    if let (None, Some(reply)) = (message.status, message.reply) {
+        give_back(client, reply);
+    }
+}
+
+/// Does what can be done on the way out: for as long as the runtime lives, and not for long.
+fn in_the_background(work: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(tokio::time::timeout(ANSWER, work));
     }
 }

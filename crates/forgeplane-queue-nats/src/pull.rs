@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use forgeplane_core::id::WorkerId;
 use forgeplane_core::model::Job;
 use forgeplane_core::ports::{Delivery, JobStream, QueueError};
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::StreamExt as _;
 use tokio::time::{Instant, sleep_until};
 
-use crate::delivery::{NatsDelivery, give_back};
+use crate::delivery::{NatsDelivery, drain};
 use crate::error::Trouble;
 use crate::link::{Link, LinkState, backoff};
 use crate::options::NatsOptions;
@@ -77,7 +77,14 @@ impl PullStream {
             let subscription = client.subscribe(inbox.clone()).await;
             let subscription = subscription.map_err(|_| Trouble::Disconnected)?;
             let now = Instant::now();
-            self.pull = Some(Pull { client, inbox, subscription, asked: None, heard: now, state });
+            self.pull = Some(Pull {
+                client,
+                inbox,
+                subscription: Some(subscription),
+                asked: None,
+                heard: now,
+                state,
+            });
         }
         let Some(pull) = self.pull.as_mut() else { return Err(Trouble::Disconnected) };
         if pull.asked.is_none() {
@@ -90,9 +97,14 @@ impl PullStream {
         Ok(pull)
     }
 
-    /// Lets go of a request that came to nothing.
-    fn give_up(&mut self, what: &str) {
-        let lived = self.pull.take().and_then(|it| it.asked).map_or(Duration::ZERO, |at| at.elapsed());
+    /// Lets go of a request that the broker has ended, and returns how long it lived.
+    fn end(&mut self) -> Duration {
+        let asked = self.pull.take().and_then(|mut it| it.asked.take());
+        asked.map_or(Duration::ZERO, |at| at.elapsed())
+    }
+
+    /// Asks again after a while, because the request that lived this long came to nothing.
+    fn pause(&mut self, what: &str, lived: Duration) {
         self.failures = if lived < SHORT { self.failures + 1 } else { 1 };
         let pause = backoff(self.failures + 1, Duration::from_millis(200), Duration::from_secs(5));
         self.pause_until = Instant::now() + pause;
@@ -110,53 +122,48 @@ impl PullStream {
 
     /// What a message of the broker means: a delivery, or that one must go on waiting.
     async fn receive(&mut self, message: Message) -> Option<NatsDelivery> {
-        match message.status {
-            None => {}
-            Some(StatusCode::IDLE_HEARTBEAT) => {
-                self.failures = 0;
-                return None;
-            }
-            Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => {
-                // The request expired, which is how most end; a broker that answers so at once is not asked in a loop.
-                let asked = self.pull.as_ref().and_then(|it| it.asked);
-                if asked.is_some_and(|at| at.elapsed() >= SHORT) {
-                    self.pull = None;
-                } else {
-                    self.give_up("the broker had nothing");
-                }
-                return None;
-            }
-            Some(StatusCode::NO_RESPONDERS) => {
-                if self.failures == 0 {
+        let Some(status) = message.status else { return self.receive_job(message).await };
+        if status == StatusCode::IDLE_HEARTBEAT {
+            self.failures = 0;
+            return None;
+        }
+        let first_failure = self.failures == 0;
+        let lived = self.end();
+        match status {
+            // It expired, which is how most requests end.
+            StatusCode::TIMEOUT | StatusCode::NOT_FOUND if lived >= SHORT => self.failures = 0,
+            StatusCode::NO_RESPONDERS => {
+                if first_failure {
                     tracing::warn!(
                         worker = %self.worker,
-                        "the worker's consumer does not exist yet; the coordinator makes it with the next job"
+                        "the worker's consumer does not exist; the coordinator makes it with the next job"
                     );
                 }
-                self.give_up("there is no consumer");
-                return None;
+                self.pause("there is no consumer", lived);
             }
-            Some(status) => {
+            _ => {
                 let description = message.description.as_deref().unwrap_or_default();
                 tracing::info!(worker = %self.worker, %status, description, "the broker ended the wait for a job");
-                self.give_up("the broker ended the wait");
-                return None;
+                self.pause("the broker ended the wait", lived);
             }
         }
+        None
+    }
+
+    async fn receive_job(&mut self, message: Message) -> Option<NatsDelivery> {
         let Some(reply) = message.reply else {
             tracing::warn!(worker = %self.worker, "a message that is no delivery was ignored");
             return None;
         };
         // A request brings one job, and then it is over.
-        self.pull = None;
+        self.end();
         self.failures = 0;
         match read(&message.payload, self.worker) {
             Ok(job) => Some(NatsDelivery::new(self.link.clone(), reply, job)),
             Err(why) => {
                 let bytes = message.payload.len();
-                tracing::error!(worker = %self.worker, bytes, why, "a message that is no job was removed from the queue");
-                let term = self.link.client.publish(reply, AckKind::Term.into()).await;
-                if term.is_err() {
+                tracing::error!(worker = %self.worker, bytes, why, "a message that is no job is removed from the queue");
+                if self.link.client.publish(reply, AckKind::Term.into()).await.is_err() {
                     tracing::warn!("it could not be removed and will come again");
                 }
                 None
@@ -174,19 +181,20 @@ impl PullStream {
             let state = pull.state;
             let message = tokio::select! {
                 biased;
-                message = pull.subscription.next() => message,
+                message = pull.next() => message,
                 () = link.lost_since(state) => {
                     self.pull = None;
                     continue;
                 }
                 () = sleep_until(silent) => {
                     tracing::warn!(worker = %self.worker, "the broker is silent; asking for a job again");
-                    self.give_up("the broker is silent");
+                    self.pull = None;
                     continue;
                 }
             };
             let Some(message) = message else {
-                self.give_up("the subscription ended");
+                let lived = self.end();
+                self.pause("the subscription ended", lived);
                 continue;
             };
             pull.heard = Instant::now();
@@ -208,8 +216,9 @@ impl JobStream for PullStream {
 struct Pull {
     client: Client,
     inbox: Subject,
-    subscription: Subscriber,
-    /// When it was sent.
+    /// Present until this is dropped.
+    subscription: Option<Subscriber>,
+    /// When it was sent; absent before, and when the broker has ended it.
     asked: Option<Instant>,
     /// When the broker last said anything about it.
     heard: Instant,
@@ -217,13 +226,16 @@ struct Pull {
     state: LinkState,
 }
 
+impl Pull {
+    async fn next(&mut self) -> Option<Message> {
+        self.subscription.as_mut()?.next().await
+    }
+}
+
 impl Drop for Pull {
-    /// Gives back what has arrived and nobody waits for any more.
     fn drop(&mut self) {
-        while let Some(Some(message)) = tokio::task::unconstrained(self.subscription.next()).now_or_never() {
-            if let (None, Some(reply)) = (message.status, message.reply) {
-                give_back(&self.client, reply);
-            }
+        if let (Some(_), Some(subscription)) = (self.asked, self.subscription.take()) {
+            drain(self.client.clone(), subscription);
         }
     }
 }

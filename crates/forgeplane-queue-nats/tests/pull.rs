@@ -13,7 +13,7 @@ use broker::{
 };
 use forgeplane_core::model::Job;
 use forgeplane_core::ports::JobQueue as _;
-use forgeplane_queue_nats::NatsOptions;
+use forgeplane_queue_nats::{NatsOptions, NatsQueue};
 use forgeplane_testkit::fixtures::Fixtures;
 use forgeplane_testkit::nats_server::NatsServer;
 use forgeplane_testkit::run::story;
@@ -87,29 +87,55 @@ fn a_delivery_that_nobody_waited_for_comes_again() {
 }
 
 #[test]
-fn a_worker_that_goes_away_keeps_a_job_no_longer_than_the_ack_wait() {
+fn a_worker_that_goes_away_leaves_no_job_stuck() {
     story(async {
         let server = NatsServer::start();
-        let queue = coordinator(&server).await;
+        // A job that is stuck would come again by itself long after this story.
+        let options = NatsOptions { ack_wait: Duration::from_secs(600), ..options(&server) };
+        let queue = NatsQueue::connect(options.clone()).await.unwrap();
         let make = Fixtures::new();
-        let (worker, _) = make_job(&make);
+        let worker = make.id();
         queue.ensure_worker(worker).await.unwrap();
-        // Gone while waiting, at any moment around the arrival of a job, with the whole connection.
-        for moment_ms in [0, 1, 2, 5, 20] {
+        // Gone at any moment around the arrival of a job, with the whole connection; with the delivery in hand, or
+        // without having seen it.
+        for moment_ms in [0, 1, 2, 3, 5, 20] {
             let job = make.job_for(worker);
-            let mut jobs = worker_jobs(options(&server), worker).await;
+            let mut jobs = worker_jobs(options.clone(), worker).await;
             let (gone, published) =
                 tokio::join!(timeout(Duration::from_millis(moment_ms), jobs.next()), queue.publish(&job));
             published.unwrap();
-            // With the delivery in hand, or without having seen it.
             drop((gone, jobs));
 
-            let mut jobs = worker_jobs(options(&server), worker).await;
-            let came_again = timeout(ACK_WAIT + Duration::from_secs(1), jobs.next()).await;
-            let delivery = came_again.expect("the job is not stuck").unwrap();
-            assert_eq!(delivery.job(), &job);
-            delivery.ack().await.unwrap();
+            let mut jobs = worker_jobs(options.clone(), worker).await;
+            take(&mut jobs, &job).await;
         }
+    });
+}
+
+#[test]
+fn a_worker_that_was_killed_keeps_a_job_no_longer_than_the_ack_wait() {
+    story(async {
+        let server = NatsServer::start();
+        let queue = coordinator(&server).await;
+        let (worker, job) = make_job(&Fixtures::new());
+        queue.publish(&job).await.unwrap();
+        let (at_worker, worker_options) = (job.clone(), options(&server));
+        // A runtime that ends takes everything under way with it, as a process does; and nothing is said on the way out.
+        let killed = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let mut jobs = worker_jobs(worker_options, worker).await;
+                let delivery = receive(&mut jobs, &at_worker).await;
+                std::mem::forget((delivery, jobs));
+            });
+            runtime.shutdown_background();
+        });
+        killed.await.unwrap();
+
+        let mut jobs = worker_jobs(options(&server), worker).await;
+        let gone = Instant::now();
+        take(&mut jobs, &job).await;
+        assert!(gone.elapsed() < ACK_WAIT + Duration::from_secs(1), "{:?}", gone.elapsed());
     });
 }
 
