@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event, Request};
+use async_nats::{Client, ConnectOptions, Event, Request, rustls};
 use bytes::Bytes;
 use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
@@ -34,6 +34,9 @@ pub(crate) struct Link {
 impl Link {
     /// Connects once: at the start, a broker that is not there is an error to show and not to wait for.
     pub(crate) async fn connect(options: &NatsOptions, inbox_prefix: &str) -> Result<Self, ConnectError> {
+        // Were two implementations of cryptography compiled in and none chosen, the TLS library would panic. An error
+        // means that the program has chosen one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let (events, state) = watch::channel(LinkState::default());
         let connect = with_auth(ConnectOptions::new(), options.auth.as_ref()).await?;
         let connect = with_tls(connect, options)?

@@ -1,4 +1,5 @@
 //! Both ends of a queue on a real NATS server.
+#![allow(dead_code, reason = "each test program needs some of this")]
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use async_nats::jetstream;
 use forgeplane_core::id::WorkerId;
 use forgeplane_core::model::Job;
 use forgeplane_core::ports::{Delivery, JobQueue as _, JobStream};
-use forgeplane_queue_nats::{NatsOptions, NatsQueue, NatsWorkerQueue};
+use forgeplane_queue_nats::{NatsAuth, NatsOptions, NatsQueue, NatsWorkerQueue};
 use forgeplane_testkit::fixtures::Fixtures;
 use forgeplane_testkit::nats_server::NatsServer;
 use tokio::time::timeout;
@@ -23,7 +24,12 @@ pub fn options(server: &NatsServer) -> NatsOptions {
 
 /// The coordinator's end.
 pub async fn coordinator(server: &NatsServer) -> NatsQueue {
-    NatsQueue::connect(options(server)).await.unwrap()
+    coordinator_with(server, None).await
+}
+
+/// The coordinator's end on a server that asks who it is.
+pub async fn coordinator_with(server: &NatsServer, auth: Option<NatsAuth>) -> NatsQueue {
+    NatsQueue::connect(NatsOptions { auth, ..options(server) }).await.unwrap()
 }
 
 /// A worker's jobs, by the worker's end.
