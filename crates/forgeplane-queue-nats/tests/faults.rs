@@ -3,15 +3,17 @@
 
 mod broker;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use broker::{administrator, coordinator, make_job, nothing_comes, options, receive, take, worker_jobs};
-use forgeplane_core::model::Job;
+use forgeplane_core::model::{Fence, Job};
 use forgeplane_core::ports::JobQueue as _;
 use forgeplane_queue_nats::{NatsOptions, NatsQueue, NatsWorkerQueue};
 use forgeplane_testkit::fixtures::Fixtures;
 use forgeplane_testkit::nats_server::NatsServer;
 use forgeplane_testkit::run::story;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 /// Publishes until the broker takes it, as the relay of the outbox does.
@@ -181,6 +183,46 @@ fn a_consumer_that_was_removed_is_made_again() {
             }
             assert!(publication < 20, "the consumer is not made again");
         }
+    });
+}
+
+#[test]
+fn b8_jobs_keep_coming_while_the_broker_restarts_under_load() {
+    story(async {
+        let mut server = NatsServer::start();
+        let queue = coordinator(&server).await;
+        let make = Fixtures::new();
+        let worker = make.id();
+        let jobs: Vec<Job> = (0..600).map(|_| make.job_for(worker)).collect();
+        let expected: BTreeSet<Fence> = jobs.iter().map(|job| job.fence).collect();
+        let mut stream = worker_jobs(options(&server), worker).await;
+        let (received, mut progress) = watch::channel(BTreeSet::<Fence>::new());
+        let all = expected.len();
+        let receiving = tokio::spawn(async move {
+            while received.borrow().len() < all {
+                let delivery = stream.next().await.unwrap();
+                received.send_modify(|it| {
+                    it.insert(delivery.job().fence);
+                });
+                // An answer that is lost only means that the job comes again.
+                let _ = delivery.ack().await;
+            }
+        });
+        let publishing = tokio::spawn(async move {
+            for job in jobs {
+                publish_until_taken(&queue, &job).await;
+            }
+        });
+
+        // Killed three times, each time in the middle of the work.
+        for reached in [100, 250, 400] {
+            progress.wait_for(|it| it.len() >= reached).await.unwrap();
+            server.restart();
+        }
+
+        publishing.await.unwrap();
+        timeout(Duration::from_secs(30), receiving).await.expect("jobs keep coming").unwrap();
+        assert_eq!(*progress.borrow(), expected);
     });
 }
 

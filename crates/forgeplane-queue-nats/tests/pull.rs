@@ -11,6 +11,7 @@ use async_nats::jetstream::message::PublishMessage;
 use broker::{
     ACK_WAIT, administrator, coordinator, make_job, nothing_comes, options, receive, take, worker_jobs,
 };
+use forgeplane_core::id::WorkerId;
 use forgeplane_core::model::Job;
 use forgeplane_core::ports::JobQueue as _;
 use forgeplane_queue_nats::{NatsOptions, NatsQueue};
@@ -207,12 +208,17 @@ fn the_broker_is_told_the_message_id_of_the_publication() {
 fn a_thousand_publications_at_once_are_on_their_way_together_and_all_arrive() {
     story(async {
         let server = NatsServer::start();
-        let queue = coordinator(&server).await;
+        // One after the other they would take 40 seconds.
+        let far_away = Proxy::with_latency(server.port(), Duration::from_millis(20)).await;
+        let servers = vec![far_away.url.clone()];
+        let queue = NatsQueue::connect(NatsOptions { servers, ..options(&server) }).await.unwrap();
         let make = Fixtures::new();
-        let workers: Vec<_> = (0..10).map(|_| make.id()).collect();
+        let workers: Vec<WorkerId> = (0..10).map(|_| make.id()).collect();
         let jobs: Vec<Job> = (0..1_000).map(|n| make.job_for(workers[n % workers.len()])).collect();
 
+        let began = Instant::now();
         futures_util::future::try_join_all(jobs.iter().map(|job| queue.publish(job))).await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 
         let mut arrived = vec![];
         for worker in workers {

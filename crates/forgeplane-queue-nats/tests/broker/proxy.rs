@@ -1,8 +1,9 @@
-//! A connection to the broker that can lose what is sent over it.
+//! A connection to the broker that can be slow, or lose what is sent over it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -21,6 +22,11 @@ pub struct Proxy {
 
 impl Proxy {
     pub async fn to(port: u16) -> Self {
+        Self::with_latency(port, Duration::ZERO).await
+    }
+
+    /// Every piece takes this long in each direction.
+    pub async fn with_latency(port: u16, latency: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("nats://{}", listener.local_addr().unwrap());
         let (lose, lost) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
@@ -32,8 +38,8 @@ impl Proxy {
                 let server = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap();
                 let ((from_client, to_client), (from_server, to_server)) =
                     (client.into_split(), server.into_split());
-                halves.spawn(pass(from_client, to_server, Some(counters.clone())));
-                halves.spawn(pass(from_server, to_client, None));
+                halves.spawn(pass(from_client, to_server, latency, Some(counters.clone())));
+                halves.spawn(pass(from_server, to_client, latency, None));
             }
         });
         Self { url, lose, lost, _connections: connections }
@@ -52,6 +58,7 @@ impl Proxy {
 async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
+    latency: Duration,
     loss: Option<(Arc<AtomicUsize>, Arc<AtomicUsize>)>,
 ) {
     let mut buffer = vec![0; 64 * 1024];
@@ -64,6 +71,7 @@ async fn pass(
             lost.fetch_add(1, Ordering::SeqCst);
             continue;
         }
+        tokio::time::sleep(latency).await;
         if to.write_all(piece).await.is_err() {
             return;
         }
