@@ -31,7 +31,7 @@ impl NatsDelivery {
     async fn answer(mut self: Box<Self>, kind: AckKind) -> Result<(), QueueError> {
         // From here on nothing is given back: an answer that fails may have arrived all the same.
         self.answered = true;
-        Ok(self.link.answer(self.reply.clone(), kind.into()).await?)
+        Ok(self.link.answer(&self.reply, kind).await?)
     }
 }
 
@@ -51,7 +51,7 @@ impl Delivery for NatsDelivery {
     }
 
     async fn in_progress(&self) -> Result<(), QueueError> {
-        Ok(self.link.answer(self.reply.clone(), AckKind::Progress.into()).await?)
+        Ok(self.link.answer(&self.reply, AckKind::Progress).await?)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event, Request, rustls};
+use async_nats::jetstream::AckKind;
+use async_nats::{Client, ConnectOptions, Event, Request, Subject, rustls};
 use bytes::Bytes;
 use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
@@ -73,12 +74,44 @@ impl Link {
         }
     }
 
-    /// Sends an answer to a delivery and waits until the broker has it.
-    pub(crate) async fn answer(&self, reply: async_nats::Subject, kind: Bytes) -> Result<(), Trouble> {
-        let request = Request::new().payload(kind).timeout(Some(ANSWER));
-        self.client.send_request(reply, request).await?;
-        Ok(())
+    /// Does something that waits for the broker's word, and does it again when the connection is lost meanwhile: the
+    /// word would never come.
+    pub(crate) async fn through_losses<T, F>(
+        &self,
+        mut work: impl FnMut(LinkState) -> F,
+    ) -> Result<T, Trouble>
+    where
+        F: Future<Output = Result<T, Trouble>>,
+    {
+        let mut link = self.clone();
+        loop {
+            let state = link.up().await?;
+            tokio::select! {
+                biased;
+                done = work(state) => return done,
+                () = link.lost_since(state) => {}
+            }
+        }
     }
+
+    /// Sends an answer to a delivery and waits until the broker has it.
+    pub(crate) async fn answer(&self, reply: &Subject, kind: AckKind) -> Result<(), Trouble> {
+        let payload = Bytes::from(kind);
+        let asking = self.through_losses(|_| async {
+            let request = Request::new().payload(payload.clone()).timeout(Some(ANSWER));
+            self.client.send_request(reply.clone(), request).await?;
+            Ok(())
+        });
+        within(ANSWER, asking).await
+    }
+}
+
+/// Gives up on something that takes longer than this.
+pub(crate) async fn within<T>(
+    patience: Duration,
+    work: impl Future<Output = Result<T, Trouble>>,
+) -> Result<T, Trouble> {
+    tokio::time::timeout(patience, work).await.unwrap_or(Err(Trouble::TimedOut))
 }
 
 async fn with_auth(connect: ConnectOptions, auth: Option<&NatsAuth>) -> Result<ConnectOptions, ConnectError> {

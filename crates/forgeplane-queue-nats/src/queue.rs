@@ -15,7 +15,7 @@ use tokio::sync::RwLock;
 use tokio::time::Instant;
 
 use crate::error::{ConnectError, ServerCode as _, Trouble};
-use crate::link::{ANSWER, Link};
+use crate::link::{ANSWER, Link, LinkState, within};
 use crate::options::NatsOptions;
 use crate::pull::PullStream;
 use crate::topology::{ensure_consumer, ensure_stream};
@@ -77,34 +77,37 @@ impl NatsQueue {
     /// # Errors
     /// When the broker cannot be reached or refuses; the call may be repeated.
     pub async fn ensure_worker(&self, worker: WorkerId) -> Result<(), QueueError> {
-        let asking = async {
-            let losses = self.link.clone().up().await?.losses;
-            self.make_consumer(&mut *self.known.write().await, losses, worker).await
-        };
+        let asking = self.link.through_losses(|state| async move {
+            self.make_consumer(&mut *self.known.write().await, state, worker).await
+        });
         Ok(within(PATIENCE, asking).await?)
     }
 
     /// Makes sure of the worker's consumer unless it is known to exist, and returns the generation of that knowledge.
-    async fn ensure(&self, worker: WorkerId) -> Result<u64, Trouble> {
-        let losses = self.link.clone().up().await?.losses;
+    async fn ensure(&self, state: LinkState, worker: WorkerId) -> Result<u64, Trouble> {
         {
             let known = self.known.read().await;
-            if known.has(losses, worker) {
+            if known.has(state, worker) {
                 return Ok(known.generation);
             }
         }
         let mut known = self.known.write().await;
         // Of many publications that find it missing together, the first one makes it.
-        if !known.has(losses, worker) {
-            self.make_consumer(&mut known, losses, worker).await?;
+        if !known.has(state, worker) {
+            self.make_consumer(&mut known, state, worker).await?;
         }
         Ok(known.generation)
     }
 
-    async fn make_consumer(&self, known: &mut Known, losses: u64, worker: WorkerId) -> Result<(), Trouble> {
-        if known.losses != losses {
+    async fn make_consumer(
+        &self,
+        known: &mut Known,
+        state: LinkState,
+        worker: WorkerId,
+    ) -> Result<(), Trouble> {
+        if known.losses != state.losses {
             known.forget();
-            known.losses = losses;
+            known.losses = state.losses;
         }
         let stream = self.context.get_stream_no_info(&self.options.stream).await;
         let stream = stream.map_err(|e| ConnectError::Stream(e.into()))?;
@@ -143,13 +146,13 @@ impl NatsQueue {
         Ok(())
     }
 
-    async fn publish_or_rebuild(&self, job: &Job) -> Result<(), Trouble> {
-        let generation = self.ensure(job.worker).await?;
+    async fn publish_or_rebuild(&self, state: LinkState, job: &Job) -> Result<(), Trouble> {
+        let generation = self.ensure(state, job.worker).await?;
         match self.send(job).await {
             Err(Trouble::Publish(error)) if error.kind() == PublishErrorKind::StreamNotFound => {
                 tracing::warn!(stream = self.options.stream, "the stream of jobs is gone; it is made again");
                 self.rebuild(generation).await?;
-                self.ensure(job.worker).await?;
+                self.ensure(state, job.worker).await?;
                 self.send(job).await
             }
             other => other,
@@ -158,8 +161,8 @@ impl NatsQueue {
 }
 
 impl Known {
-    fn has(&self, losses: u64, worker: WorkerId) -> bool {
-        self.losses == losses && self.workers.get(&worker).is_some_and(|since| since.elapsed() < BELIEF)
+    fn has(&self, state: LinkState, worker: WorkerId) -> bool {
+        self.losses == state.losses && self.workers.get(&worker).is_some_and(|since| since.elapsed() < BELIEF)
     }
 
     fn forget(&mut self) {
@@ -168,14 +171,12 @@ impl Known {
     }
 }
 
-async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
-    tokio::time::timeout(patience, work).await.unwrap_or(Err(Trouble::TimedOut))
-}
-
 #[async_trait]
 impl JobQueue for NatsQueue {
     async fn publish(&self, job: &Job) -> Result<(), QueueError> {
-        Ok(within(PATIENCE, self.publish_or_rebuild(job)).await?)
+        // Published twice because the first answer was lost, the broker knows the message id.
+        let publishing = self.link.through_losses(|state| self.publish_or_rebuild(state, job));
+        Ok(within(PATIENCE, publishing).await?)
     }
 
     async fn subscribe(&self, worker: WorkerId) -> Result<Box<dyn JobStream>, QueueError> {
