@@ -14,6 +14,10 @@ use crate::options::{NatsAuth, NatsOptions};
 /// How long one question to the broker may take.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
+/// How long an answer to a delivery may take once the connection was lost. A broker that was killed may not remember the
+/// delivery; it then says nothing and delivers again.
+const ANSWER_AFTER_LOSS: Duration = Duration::from_secs(1);
+
 /// A dead connection is noticed within about twice this.
 const PING: Duration = Duration::from_secs(10);
 
@@ -97,10 +101,14 @@ impl Link {
     /// Sends an answer to a delivery and waits until the broker has it.
     pub(crate) async fn answer(&self, reply: &Subject, kind: AckKind) -> Result<(), Trouble> {
         let payload = Bytes::from(kind);
-        let asking = self.through_losses(|_| async {
-            let request = Request::new().payload(payload.clone()).timeout(Some(ANSWER));
-            self.client.send_request(reply.clone(), request).await?;
-            Ok(())
+        let mut patience = ANSWER;
+        let asking = self.through_losses(|_| {
+            let request = Request::new().payload(payload.clone()).timeout(Some(patience));
+            patience = ANSWER_AFTER_LOSS;
+            async {
+                self.client.send_request(reply.clone(), request).await?;
+                Ok(())
+            }
         });
         within(ANSWER, asking).await
     }

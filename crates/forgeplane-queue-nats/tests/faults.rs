@@ -220,8 +220,8 @@ fn b8_jobs_keep_coming_while_the_broker_restarts_under_load() {
             server.restart();
         }
 
-        publishing.await.unwrap();
-        timeout(Duration::from_secs(30), receiving).await.expect("jobs keep coming").unwrap();
+        let both = async { tokio::try_join!(publishing, receiving) };
+        timeout(Duration::from_secs(15), both).await.expect("jobs keep coming").unwrap();
         assert_eq!(*progress.borrow(), expected);
     });
 }
