@@ -77,10 +77,8 @@ fn give_back(client: &Client, reply: Subject) {
     });
 }
 
-/// Ends a request for a job, and gives back what the broker had sent for it already.
-///
-/// What has arrived is given back at once and not in the background: a new request must come after it, or the broker
-/// might answer that with a redelivery and then, told to deliver again, do so a second time.
+/// Ends a request for a job, and gives back what the broker has sent for it: what has arrived at once, and what is still
+/// on its way in the background.
 pub(crate) fn drain(client: Client, mut subscription: Subscriber) {
     while let Some(Some(message)) = tokio::task::unconstrained(subscription.next()).now_or_never() {
         take_back(&client, message);

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use forgeplane_core::id::WorkerId;
 use forgeplane_core::model::Job;
 use forgeplane_core::ports::{Delivery, JobStream, QueueError};
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 
 use crate::delivery::{NatsDelivery, drain};
@@ -112,11 +112,20 @@ impl PullStream {
     }
 
     /// Nothing may have been read from the connection while nobody waited: a delivery that lay there for long has
-    /// perhaps been given up by the broker. It is given back rather than worked on twice.
-    fn give_back_what_lay_around(&mut self) {
+    /// perhaps been given up by the broker. It is given back rather than worked on twice, and that is waited for: the
+    /// broker might take up a new request first, redeliver for it, and then be told to deliver again.
+    async fn give_back_what_lay_around(&mut self) {
         let waited = *self.waited.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.pull.is_some() && waited.elapsed() > self.keep {
-            self.pull = None;
+        if waited.elapsed() <= self.keep {
+            return;
+        }
+        let Some(mut pull) = self.pull.take() else { return };
+        while let Some(Some(message)) = tokio::task::unconstrained(pull.next()).now_or_never() {
+            if let (None, Some(reply)) = (message.status, message.reply)
+                && let Err(error) = self.link.answer(&reply, AckKind::Nak(None)).await
+            {
+                tracing::debug!(%error, "a delivery could not be given back; it comes again after the ack wait");
+            }
         }
     }
 
@@ -172,8 +181,8 @@ impl PullStream {
     }
 
     async fn next_delivery(&mut self) -> Result<NatsDelivery, Trouble> {
+        self.give_back_what_lay_around().await;
         let _waiting = Waiting(Arc::clone(&self.waited));
-        self.give_back_what_lay_around();
         let mut link = self.link.clone();
         loop {
             let pull = self.ask().await?;
