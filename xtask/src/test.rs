@@ -16,11 +16,14 @@ fn run_checks() -> Result<()> {
 pub fn run() -> Result<()> {
     needs()?;
     run_checks()?;
-    let ansible = tools::ansible_playbook()?;
-    let pgbouncer = tools::pgbouncer()?;
+    let programs = [
+        ("FORGEPLANE_TEST_ANSIBLE_PLAYBOOK", tools::ansible_playbook()?),
+        ("FORGEPLANE_TEST_PGBOUNCER", tools::pgbouncer()?),
+        ("FORGEPLANE_TEST_NATS_SERVER", tools::nats_server()?),
+        ("FORGEPLANE_TEST_NATS_SERVER_2_9", tools::nats_server_2_9()?),
+    ];
     let with_env = |command: &mut Command| {
-        command.env("FORGEPLANE_TEST_ANSIBLE_PLAYBOOK", &ansible);
-        command.env("FORGEPLANE_TEST_PGBOUNCER", &pgbouncer);
+        command.envs(programs.iter().map(|(name, path)| (name, path)));
     };
     let mut tests = cargo();
     with_env(&mut tests);

