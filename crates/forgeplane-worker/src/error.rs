@@ -49,6 +49,12 @@ pub enum WorkerError {
         /// Why.
         source: io::Error,
     },
+    /// Another worker uses the same state directory.
+    #[error("{} is in use by another worker; give each worker a state directory of its own", .path.display())]
+    StateDirInUse {
+        /// Which one.
+        path: PathBuf,
+    },
     /// A file of the worker's state does not hold what it should.
     #[error("{}: {reason}", .path.display())]
     StateCorrupt {
@@ -82,6 +88,7 @@ impl WorkerError {
             Self::ToolMissing { .. } => "tool_missing",
             Self::ToolCheckFailed { .. } => "tool_check_failed",
             Self::Io { .. } => "worker_io",
+            Self::StateDirInUse { .. } => "state_dir_in_use",
             Self::StateCorrupt { .. } => "worker_state_corrupt",
             Self::CoordinatorChanged { .. } => "coordinator_changed",
             Self::Control(ControlError::Refused(refusal)) => refusal.code.as_str(),

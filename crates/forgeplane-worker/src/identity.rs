@@ -23,6 +23,12 @@ impl Identity {
     /// Reads the key, or makes one at the first start.
     pub(crate) fn load(state_dir: &Path) -> Result<Self, WorkerError> {
         let path = state_dir.join("identity.key");
+        if durable::is_exposed(&path).unwrap_or(false) {
+            return Err(WorkerError::StateCorrupt {
+                path,
+                reason: "the worker's key can be read by others: if it was, remove it and enroll this worker anew; if not, `chmod 600` it".into(),
+            });
+        }
         let seed = match fs::read_to_string(&path).map(Zeroizing::new) {
             Ok(text) => {
                 let mut seed = Zeroizing::new([0; 32]);
@@ -96,7 +102,18 @@ mod tests {
     #[test]
     fn a_damaged_key_is_an_error_and_not_a_new_identity() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("identity.key"), "xyz").unwrap();
+        durable::replace(&dir.path().join("identity.key"), b"xyz").unwrap();
         assert_eq!(Identity::load(dir.path()).err().unwrap().code(), "worker_state_corrupt");
+    }
+    #[test]
+    fn a_key_that_others_can_read_is_not_used() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        Identity::load(dir.path()).unwrap();
+        let key = dir.path().join("identity.key");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = Identity::load(dir.path()).err().unwrap();
+        assert_eq!(error.code(), "worker_state_corrupt");
+        assert!(error.to_string().contains("can be read by others"));
     }
 }

@@ -4,6 +4,7 @@
 //! exit < kill < SIGNED < send < receipt < RECEIPTED < ack < forget.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use forgeplane_core::digest::Digest;
@@ -44,6 +45,18 @@ pub(crate) enum Stage {
     },
     /// The coordinator has the outcome.
     Receipted,
+}
+
+impl Stage {
+    /// Its name, for messages.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Intent => "intent",
+            Self::Started => "started",
+            Self::Signed { .. } => "signed",
+            Self::Receipted => "receipted",
+        }
+    }
 }
 
 /// A journaled attempt.
@@ -91,11 +104,6 @@ impl Journal {
         Ok(path)
     }
 
-    /// The journaled attempt with this fence.
-    pub(crate) fn find(&self, fence: Fence) -> Result<Option<Entry>, WorkerError> {
-        Ok(self.entries()?.into_iter().find(|entry| entry.intent.fence == fence))
-    }
-
     /// Every journaled attempt, oldest fence first. Records are replaced whole, so a torn write leaves the
     /// earlier record, and a leftover temporary file says nothing.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, WorkerError> {
@@ -105,20 +113,34 @@ impl Journal {
             if path.extension().is_none_or(|e| e != "json") {
                 continue;
             }
-            let text = fs::read(&path).map_err(at(&path))?;
-            let entry: Entry = serde_json::from_slice(&text).map_err(|e| WorkerError::StateCorrupt {
-                path: path.clone(),
-                reason: format!("not a journal entry ({e}): move it away; its attempt will have to be resolved by an operator"),
-            })?;
-            entries.push(entry);
+            entries.extend(read(&path)?);
         }
         entries.sort_by_key(|e| e.intent.fence);
         Ok(entries)
     }
 
-    fn path(&self, intent: &Intent) -> PathBuf {
+    /// The entry of one attempt.
+    pub(crate) fn find(&self, fence: Fence) -> Result<Option<Entry>, WorkerError> {
+        read(&self.directory.join(format!("{fence}.json")))
+    }
+
+    pub(crate) fn path(&self, intent: &Intent) -> PathBuf {
         self.directory.join(format!("{}.json", intent.fence))
     }
+}
+
+fn read(path: &Path) -> Result<Option<Entry>, WorkerError> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(at(path)(error)),
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|e| WorkerError::StateCorrupt {
+        path: path.to_owned(),
+        reason: format!(
+            "not a journal entry ({e}): move it away; its attempt will have to be resolved by an operator"
+        ),
+    })
 }
 
 #[cfg(test)]

@@ -20,14 +20,17 @@
 #![deny(unsafe_code)]
 
 mod attempt;
+mod bundle;
 mod config;
 mod durable;
+mod ending;
 mod error;
 pub mod executor;
 mod identity;
 mod journal;
 mod link;
 mod logs;
+mod recovery;
 pub mod redact;
 mod retry;
 pub mod sandbox;
@@ -36,6 +39,7 @@ mod stop;
 mod tools;
 pub mod uid_lock;
 pub mod unpack;
+mod unsaved;
 mod worker;
 mod workspace;
 

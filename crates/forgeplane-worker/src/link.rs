@@ -1,7 +1,7 @@
 //! The worker's link to its coordinator: one session, renewed when it ends.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forgeplane_core::evidence::Envelope;
@@ -11,6 +11,7 @@ use forgeplane_core::ports::*;
 use forgeplane_core::{Code, Refusal};
 use secrecy::SecretString;
 use tokio::sync::{Mutex, RwLock};
+use tokio_util::sync::CancellationToken;
 
 use crate::error::WorkerError;
 use crate::identity::Identity;
@@ -32,6 +33,10 @@ pub(crate) struct Link {
     introduction: Introduction,
     session: RwLock<Session>,
     renewing: Mutex<()>,
+    /// Why this worker's identity serves no more, once that is known.
+    refusal: OnceLock<Refusal>,
+    /// Cancelled together with that.
+    pub(crate) out_of_service: CancellationToken,
     pub(crate) worker: WorkerId,
     pub(crate) coordinator_key: [u8; 32],
     pub(crate) heartbeat: Duration,
@@ -66,13 +71,14 @@ macro_rules! calls {
             $(#[$doc])*
             pub(crate) async fn $name(&self, $($arg: $type),*) -> Result<$answer, ControlError> {
                 let session = self.session.read().await.clone();
-                match self.control.$name(&session, $($arg.clone()),*).await {
+                let answer = match self.control.$name(&session, $($arg.clone()),*).await {
                     Err(ControlError::Refused(refusal)) if refusal.code == Code::Unauthenticated => {
                         let session = self.renew(session.incarnation).await?;
                         self.control.$name(&session, $($arg),*).await
                     }
                     other => other,
-                }
+                };
+                answer.map_err(|error| self.unless_about_us(error))
             }
         )*}
     };
@@ -106,19 +112,22 @@ impl Link {
             heartbeat: registered.heartbeat,
             session: RwLock::new(registered.session),
             renewing: Mutex::new(()),
+            refusal: OnceLock::new(),
+            out_of_service: CancellationToken::new(),
         })
     }
 
     /// Waits for orders other than those known.
     pub(crate) async fn orders(&self, known: &Orders) -> Result<Orders, ControlError> {
         let session = self.session.read().await.clone();
-        match self.control.orders(&session, known).await {
+        let answer = match self.control.orders(&session, known).await {
             Err(ControlError::Refused(refusal)) if refusal.code == Code::Unauthenticated => {
                 let session = self.renew(session.incarnation).await?;
                 self.control.orders(&session, known).await
             }
             other => other,
-        }
+        };
+        answer.map_err(|error| self.unless_about_us(error))
     }
 
     /// A new session, unless somebody else has renewed it since `incarnation`.
@@ -128,16 +137,41 @@ impl Link {
         if current.incarnation != incarnation {
             return Ok(current);
         }
-        let registered = register(&*self.control, &self.identity, &self.introduction).await?;
+        let registered = register(&*self.control, &self.identity, &self.introduction)
+            .await
+            .map_err(|error| self.unless_about_us(error))?;
         if registered.coordinator_key != self.coordinator_key {
-            return Err(Refusal::new(
+            return Err(self.retire(Refusal::new(
                 Code::InvalidEvidence,
                 "the coordinator's key changed while this worker ran",
-            )
-            .into());
+            )));
         }
         tracing::info!(incarnation = registered.session.incarnation, "registered again");
         *self.session.write().await = registered.session.clone();
         Ok(registered.session)
+    }
+
+    /// A refusal of *this worker* says nothing about the attempt a call was for: taken for an answer, it
+    /// would make the worker drop an intent or an outcome that the coordinator still waits for.
+    fn unless_about_us(&self, error: ControlError) -> ControlError {
+        match error {
+            ControlError::Refused(refusal) => match refusal.code {
+                Code::WorkerDisabled | Code::KeyUnusable | Code::EnrollmentRefused => self.retire(refusal),
+                Code::Unauthenticated => ControlError::Unavailable(refusal.into()),
+                _ => ControlError::Refused(refusal),
+            },
+            unavailable @ ControlError::Unavailable(_) => unavailable,
+        }
+    }
+
+    fn retire(&self, refusal: Refusal) -> ControlError {
+        let _ = self.refusal.set(refusal.clone());
+        self.out_of_service.cancel();
+        ControlError::Unavailable(refusal.into())
+    }
+
+    /// Why the coordinator has taken this worker out of service, if it has.
+    pub(crate) fn refusal(&self) -> Option<&Refusal> {
+        self.refusal.get()
     }
 }

@@ -382,6 +382,10 @@ async fn ship(
                 return false;
             }
             Err(ControlError::Unavailable(error)) => {
+                if link.out_of_service.is_cancelled() {
+                    tracing::warn!(%error, "the coordinator takes nothing from this worker any more, nor its log");
+                    return false;
+                }
                 tracing::warn!(%error, "the log waits for the coordinator");
                 let back = reader.offset;
                 if !pause.wait(&stop).await || !go_back(&mut reader, back) {

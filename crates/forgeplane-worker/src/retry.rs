@@ -34,7 +34,11 @@ impl Pause {
     }
 }
 
-/// Repeats a call while the coordinator is not available; gives the last error when `stop` is cancelled.
+/// How long a call that is under way may still take once nobody wants to wait any more.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// Repeats a call while the coordinator is not available; gives the last error when `stop` is cancelled. A
+/// call is always tried once, and one that gets no answer at all does not hold up the end for long.
 pub(crate) async fn while_unavailable<T, F, Fut>(
     what: &str,
     stop: &CancellationToken,
@@ -45,15 +49,63 @@ where
     Fut: Future<Output = Result<T, ControlError>>,
 {
     let mut pause = Pause::default();
+    let out_of_patience = async {
+        stop.cancelled().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    tokio::pin!(out_of_patience);
     loop {
-        match call().await {
+        let answer = tokio::select! {
+            biased;
+            answer = call() => answer,
+            () = &mut out_of_patience => Err(ControlError::Unavailable("no answer".into())),
+        };
+        match answer {
             Err(ControlError::Unavailable(error)) => {
                 tracing::warn!(what, %error, "the coordinator is not available; trying again");
-                if !pause.wait(stop).await {
+                if stop.is_cancelled() || !pause.wait(stop).await {
                     return Err(ControlError::Unavailable(error));
                 }
             }
             other => return other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_is_repeated_until_it_is_answered() {
+        let tries = AtomicUsize::new(0);
+        let call = || async {
+            match tries.fetch_add(1, Ordering::SeqCst) {
+                0..2 => Err(ControlError::Unavailable("away".into())),
+                n => Ok(n),
+            }
+        };
+        assert_eq!(while_unavailable("test", &CancellationToken::new(), call).await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_call_is_tried_once_although_the_end_was_asked_for() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        assert_eq!(while_unavailable("test", &stop, || async { Ok(7) }).await.unwrap(), 7);
+        let away = || async { Err::<(), _>(ControlError::Unavailable("away".into())) };
+        assert!(while_unavailable("test", &stop, away).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_call_without_an_answer_does_not_hold_up_the_end() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let begun = std::time::Instant::now();
+        let silent = || std::future::pending::<Result<(), ControlError>>();
+        assert!(while_unavailable("test", &stop, silent).await.is_err());
+        assert!(begun.elapsed() >= LAST_WORDS);
     }
 }

@@ -1,11 +1,12 @@
 //! A worker-local Terraform `http` backend: every document the tool saves becomes a state generation at once.
 //!
 //! The tool gets address and credentials by environment only, so they are in neither configuration nor plan.
-//! A save is answered after the generation is committed; if the coordinator is away, the tool waits.
+//! A save is answered after the generation is committed; if the coordinator is away, the tool waits. A save
+//! goes on when the tool is killed meanwhile: the document may be the only record of what was created.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use axum::Router;
 use axum::body::to_bytes;
@@ -25,10 +26,12 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::error::{WorkerError, at};
 use crate::link::Link;
 use crate::retry::while_unavailable;
+use crate::unsaved::Unsaved;
 
 /// The largest state document, bytes; the coordinator has a limit of its own.
 const MAX_BYTES: usize = 512 << 20;
@@ -45,6 +48,8 @@ pub(crate) struct StateResult {
     pub(crate) digest: Option<Digest>,
     /// Why a document was refused.
     pub(crate) refused: Option<Refusal>,
+    /// The last document the tool saved could not be delivered; it is kept on this worker.
+    pub(crate) undelivered: bool,
 }
 
 /// A running state server of one attempt.
@@ -61,8 +66,25 @@ struct Shared {
     claim: ClaimRef,
     writable: bool,
     authorization: String,
-    stop: CancellationToken,
+    /// Saves under way; not bound to the connections they came by.
+    saves: TaskTracker,
+    /// Ends waiting for the coordinator.
+    give_up: CancellationToken,
+    /// The newest document that is not stored yet.
+    pending: std::sync::Mutex<Option<Bytes>>,
     held: Mutex<Held>,
+}
+
+impl Shared {
+    fn pending(&self) -> MutexGuard<'_, Option<Bytes>> {
+        // Only ever replaced whole.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A document was stored, or refused (and then kept by the coordinator).
+    fn settle(&self, digest: Digest) {
+        self.pending().take_if(|newest| Digest::of(newest) == digest);
+    }
 }
 
 struct Held {
@@ -93,7 +115,9 @@ impl StateServer {
             claim,
             writable,
             authorization: format!("Basic {}", STANDARD.encode(format!("{USER}:{password}"))),
-            stop: stop.clone(),
+            saves: TaskTracker::new(),
+            give_up: CancellationToken::new(),
+            pending: std::sync::Mutex::default(),
             held: Mutex::new(Held {
                 document,
                 generation,
@@ -124,13 +148,37 @@ impl StateServer {
         ]
     }
 
-    /// Stops serving and tells what became of the state.
-    pub(crate) async fn finish(self) -> StateResult {
-        self.stop.cancel();
+    /// Stops serving, brings saves that are under way to their end, and tells what became of the state.
+    /// `waiting` ends waiting for the coordinator; the document is then kept on this worker.
+    pub(crate) async fn finish(
+        self,
+        unsaved: &Unsaved,
+        waiting: &CancellationToken,
+    ) -> Result<StateResult, WorkerError> {
+        let Self { shared, stop, task, .. } = self;
+        stop.cancel();
         // The tool is gone, so no connection is worth waiting for.
-        self.task.abort();
-        let _ = self.task.await;
-        self.shared.held.lock().await.result.clone()
+        task.abort();
+        let _ = task.await;
+        shared.saves.close();
+        let pending = shared.pending().clone();
+        if let Some(document) = pending {
+            // On disk before waiting: this worker may end, too.
+            unsaved.keep(shared.claim.fence, &document)?;
+            tokio::select! {
+                () = shared.saves.wait() => {}
+                () = waiting.cancelled() => {
+                    shared.give_up.cancel();
+                    shared.saves.wait().await;
+                }
+            }
+        }
+        let mut result = shared.held.lock().await.result.clone();
+        result.undelivered = shared.pending().is_some();
+        if !result.undelivered {
+            unsaved.forget(shared.claim.fence)?;
+        }
+        Ok(result)
     }
 }
 
@@ -143,7 +191,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
     }
     match request.method().as_str() {
         "GET" => get(&shared).await,
-        "POST" => post(&shared, request).await,
+        "POST" => post(shared, request).await,
         "LOCK" => lock(&shared, request).await,
         "UNLOCK" => unlock(&shared, request).await,
         // The state of an instance is retired by a teardown, not by deleting it.
@@ -164,7 +212,7 @@ async fn get(shared: &Shared) -> Response {
     }
 }
 
-async fn post(shared: &Shared, request: Request) -> Response {
+async fn post(shared: Arc<Shared>, request: Request) -> Response {
     let lock_id = query_value(request.uri().query().unwrap_or_default(), "ID");
     let expected_md5 = request.headers().get("content-md5").map(|v| STANDARD.decode(v.as_bytes()));
     let Ok(document) = to_bytes(request.into_body(), MAX_BYTES).await else {
@@ -180,6 +228,15 @@ async fn post(shared: &Shared, request: Request) -> Response {
     if !shared.writable {
         return (StatusCode::FORBIDDEN, "this run does not write state").into_response();
     }
+    // A task of its own: it goes on when the tool and with it the connection is gone.
+    let saving = Arc::clone(&shared);
+    match shared.saves.spawn(async move { save(&saving, lock_id, document).await }).await {
+        Ok(answer) => answer,
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn save(shared: &Shared, lock_id: Option<String>, document: Bytes) -> Response {
     // Held over the write: saves of one attempt form a chain.
     let mut held = shared.held.lock().await;
     if let Some((holder, description)) = &held.lock
@@ -192,14 +249,16 @@ async fn post(shared: &Shared, request: Request) -> Response {
         // The client repeats a save whose answer was lost, or saves what is there already.
         return StatusCode::OK.into_response();
     }
+    *shared.pending() = Some(document.clone());
     let write = StateWrite {
         claim: shared.claim,
         expected_generation: held.generation,
         digest,
         document: document.clone(),
     };
-    match while_unavailable("save state", &shared.stop, || shared.link.put_state(write.clone())).await {
+    match while_unavailable("save state", &shared.give_up, || shared.link.put_state(write.clone())).await {
         Ok(generation) => {
+            shared.settle(digest);
             held.generation = generation;
             held.document = Some(document);
             held.result.generation = Some(generation);
@@ -207,6 +266,7 @@ async fn post(shared: &Shared, request: Request) -> Response {
             StatusCode::OK.into_response()
         }
         Err(ControlError::Refused(refusal)) => {
+            shared.settle(digest);
             let answer = (StatusCode::CONFLICT, refusal.to_string()).into_response();
             held.result.refused.get_or_insert(refusal);
             answer

@@ -1,20 +1,21 @@
 //! The worker: assembled, started, kept in touch.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forgeplane_core::evidence::Cleanup;
 use forgeplane_core::model::{Fence, StopCause, Tool};
-use forgeplane_core::ports::{ControlError, ControlPlane, Heartbeat, Holding, JobQueue, Orders};
+use forgeplane_core::ports::{ControlError, ControlPlane, Delivery, Heartbeat, Holding, JobQueue, Orders};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Verdict;
 use crate::config::WorkerConfig;
-use crate::durable;
+use crate::durable::{self, DirLock};
 use crate::error::{WorkerError, at};
 use crate::executor::{AnsibleExecutor, Executor, TerraformExecutor};
 use crate::identity::Identity;
@@ -25,6 +26,8 @@ use crate::sandbox::{Isolation, Sandbox};
 use crate::stop::StopLatch;
 use crate::tools::{self, FoundTool};
 use crate::uid_lock::UidLock;
+use crate::unsaved::Unsaved;
+use crate::workspace;
 
 /// How often a delivery under way is kept from being delivered again.
 const IN_PROGRESS: Duration = Duration::from_secs(15);
@@ -95,13 +98,19 @@ impl Worker {
             Isolation::Uid { uid, .. } => Some(UidLock::acquire(&config.uid_lock_dir, uid)?),
             Isolation::UnsafeNone => None,
         };
-        if sandbox.sweep().await == Cleanup::Dirty {
+        let found_at_start = sandbox.sweep().await;
+        if found_at_start == Cleanup::Dirty {
             return Err(WorkerError::DirtyUid);
         }
         durable::private_dir(&config.state_dir).map_err(at(&config.state_dir))?;
+        let state_lock = durable::try_lock_dir(&config.state_dir)
+            .map_err(at(&config.state_dir))?
+            .ok_or_else(|| WorkerError::StateDirInUse { path: config.state_dir.clone() })?;
         let identity = Arc::new(Identity::load(&config.state_dir)?);
         let journal = Journal::open(&config.state_dir)?;
+        let unsaved = Unsaved::open(&config.state_dir)?;
         let scratch = Scratch::make(&config)?;
+        workspace::remove_leftovers(&config.workspace_root).map_err(at(&config.workspace_root))?;
         let tools = tools::find(&config.tools, &sandbox, &scratch.0).await?;
         drop(scratch);
         if config.isolation == Isolation::UnsafeNone {
@@ -121,6 +130,8 @@ impl Worker {
             link: Arc::new(link),
             identity,
             journal,
+            unsaved,
+            found_at_start,
             sandbox,
             tools,
             executors,
@@ -128,6 +139,7 @@ impl Worker {
             current: Mutex::new(None),
             orders: watch::Sender::new(Orders::default()),
             _uid_lock: uid_lock,
+            _state_lock: state_lock,
         });
         Ok(Started { running, queue, shutdown })
     }
@@ -198,6 +210,9 @@ pub(crate) struct Running {
     pub(crate) link: Arc<Link>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) journal: Journal,
+    pub(crate) unsaved: Unsaved,
+    /// What the sweep at the start could say of what earlier workers left running.
+    pub(crate) found_at_start: Cleanup,
     pub(crate) sandbox: Sandbox,
     pub(crate) tools: BTreeMap<Tool, FoundTool>,
     pub(crate) executors: BTreeMap<Tool, Arc<dyn Executor>>,
@@ -205,6 +220,7 @@ pub(crate) struct Running {
     current: Mutex<Option<(Fence, StopLatch)>>,
     orders: watch::Sender<Orders>,
     _uid_lock: Option<UidLock>,
+    _state_lock: DirLock,
 }
 
 /// The claimed attempts that heartbeats name.
@@ -355,10 +371,13 @@ impl Started {
     /// Runs until shut down: recovers the journal, then takes jobs one at a time.
     ///
     /// # Errors
-    /// When the worker's own files fail.
+    /// When the worker's own files fail, or the coordinator has taken its identity out of service. Outcomes
+    /// that could not be delivered stay in the journal.
     pub async fn run(self) -> Result<(), WorkerError> {
         let Self { running, queue, shutdown } = self;
         let _heartbeat = HeartbeatThread::start(Arc::clone(&running))?;
+        let out_of_service = &running.link.out_of_service;
+        let ends = Ends { taking: CancellationToken::new(), waiting: CancellationToken::new() };
         // Dropped with this future, however it ends: nothing of this worker outlives it.
         let mut beside = JoinSet::new();
         let watching = Arc::clone(&running);
@@ -368,21 +387,48 @@ impl Started {
             stop.cancelled().await;
             stopping.stop_current(StopCause::Cancel);
         });
-        let result = take_jobs(&running, &*queue, &shutdown).await;
+        beside.spawn(either(shutdown.drain.clone(), out_of_service.clone(), ends.taking.clone()));
+        beside.spawn(either(shutdown.stop.clone(), out_of_service.clone(), ends.waiting.clone()));
+        let result = take_jobs(&running, &*queue, &ends).await;
         beside.shutdown().await;
-        result
+        result?;
+        match running.link.refusal() {
+            Some(refusal) => Err(ControlError::Refused(refusal.clone()).into()),
+            None => Ok(()),
+        }
     }
 }
 
-async fn take_jobs(running: &Running, queue: &dyn JobQueue, shutdown: &Shutdown) -> Result<(), WorkerError> {
-    running.recover(&shutdown.drain).await?;
+/// What ends before the worker does.
+struct Ends {
+    /// Taking jobs.
+    taking: CancellationToken,
+    /// Waiting for a coordinator that is away, or that hears this worker no more.
+    waiting: CancellationToken,
+}
+
+async fn either(one: CancellationToken, other: CancellationToken, end: CancellationToken) {
+    tokio::select! {
+        () = one.cancelled() => {}
+        () = other.cancelled() => {}
+    }
+    end.cancel();
+}
+
+async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Result<(), WorkerError> {
+    running.recover(&ends.taking).await?;
     let mut pause = Pause::default();
     loop {
-        let mut stream = match queue.subscribe(running.link.worker).await {
+        let subscribed = tokio::select! {
+            biased;
+            () = ends.taking.cancelled() => return Ok(()),
+            subscribed = queue.subscribe(running.link.worker) => subscribed,
+        };
+        let mut stream = match subscribed {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "the job queue is not available; trying again");
-                if !pause.wait(&shutdown.drain).await {
+                if !pause.wait(&ends.taking).await {
                     return Ok(());
                 }
                 continue;
@@ -392,7 +438,7 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, shutdown: &Shutdown)
         loop {
             let delivery = tokio::select! {
                 biased;
-                () = shutdown.drain.cancelled() => return Ok(()),
+                () = ends.taking.cancelled() => return Ok(()),
                 delivery = stream.next() => match delivery {
                     Ok(delivery) => delivery,
                     Err(error) => {
@@ -402,19 +448,10 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, shutdown: &Shutdown)
                 },
             };
             let job = delivery.job().clone();
-            let verdict = {
-                let working = running.deal_with(&job, &shutdown.stop);
-                tokio::pin!(working);
-                loop {
-                    tokio::select! {
-                        verdict = &mut working => break verdict?,
-                        () = tokio::time::sleep(IN_PROGRESS) => {
-                            if let Err(error) = delivery.in_progress().await {
-                                tracing::debug!(%error, "the queue does not hear that the job is in progress");
-                            }
-                        }
-                    }
-                }
+            // Beside each other: a queue that does not answer must not keep a stop from reaching the tool.
+            let verdict = tokio::select! {
+                verdict = running.deal_with(&job, &ends.waiting) => verdict?,
+                never = keep_in_progress(&*delivery) => match never {},
             };
             let answered = match verdict {
                 Verdict::Done | Verdict::Quarantined => delivery.ack().await,
@@ -427,9 +464,19 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, shutdown: &Shutdown)
                 tracing::error!(
                     "processes of the IaC user id cannot be killed: this worker takes no more work"
                 );
-                shutdown.drain.cancelled().await;
+                ends.taking.cancelled().await;
                 return Ok(());
             }
+        }
+    }
+}
+
+/// Tells the queue again and again that a job is being worked on.
+async fn keep_in_progress(delivery: &dyn Delivery) -> Infallible {
+    loop {
+        tokio::time::sleep(IN_PROGRESS).await;
+        if let Err(error) = delivery.in_progress().await {
+            tracing::debug!(%error, "the queue does not hear that the job is in progress");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A fresh workspace per attempt, and reading back from it what a hostile tool left there.
 
+use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -7,9 +8,13 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown, lchown};
 use std::path::{Component, Path, PathBuf};
 
 use forgeplane_core::id::AttemptId;
-use nix::fcntl::{OFlag, open, openat};
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, openat, renameat};
 use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use crate::durable::{self, DirLock};
 use crate::sandbox::Isolation;
 
 /// The directories of an attempt. The root and `input` belong to the worker, so the tool can neither rename
@@ -30,6 +35,8 @@ pub struct Workspace {
     /// The worker's own: log spool.
     pub(crate) private: PathBuf,
     isolation: Isolation,
+    /// Tells other workers with the same workspace root that this one is in use.
+    _lock: DirLock,
 }
 
 impl Workspace {
@@ -41,9 +48,15 @@ impl Workspace {
         let directory = |path: &Path, mode| DirBuilder::new().recursive(true).mode(mode).create(path);
         directory(workspace_root, 0o711)?;
         let root = workspace_root.join(attempt.to_string());
+        // Between making and locking it, nobody may take it for a leftover.
+        let making = durable::lock_dir(workspace_root)?;
         if root.exists() {
-            fs::remove_dir_all(&root)?;
+            remove_tree(&root)?;
         }
+        directory(&root, 0o711)?;
+        let lock = durable::try_lock_dir(&root)?
+            .ok_or_else(|| io::Error::other("the workspace is in use by another worker"))?;
+        drop(making);
         let workspace = Self {
             source: root.join("source"),
             home: root.join("home"),
@@ -53,8 +66,8 @@ impl Workspace {
             private: root.join("private"),
             root,
             isolation,
+            _lock: lock,
         };
-        directory(&workspace.root, 0o711)?;
         for own in [&workspace.source, &workspace.home, &workspace.tmp, &workspace.output] {
             directory(own, 0o700)?;
             workspace.give(own)?;
@@ -157,8 +170,84 @@ impl Workspace {
     /// # Errors
     /// When something could not be removed.
     pub fn remove(self) -> io::Result<()> {
-        fs::remove_dir_all(&self.root)
+        remove_tree(&self.root)
     }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+/// Removes the workspaces that crashed workers left below a root. One that is in use is locked, and stays.
+pub(crate) fn remove_leftovers(workspace_root: &Path) -> io::Result<()> {
+    let _alone = durable::lock_dir(workspace_root)?;
+    for entry in fs::read_dir(workspace_root)? {
+        let entry = entry?;
+        let is_workspace = entry.file_name().to_str().is_some_and(|name| name.parse::<AttemptId>().is_ok());
+        if !is_workspace || !entry.file_type()?.is_dir() {
+            continue;
+        }
+        if let Some(_lock) = durable::try_lock_dir(&entry.path())? {
+            tracing::info!(workspace = %entry.path().display(), "removing the workspace of an earlier worker");
+            remove_tree(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a directory and everything in it, following no link.
+///
+/// A tool can nest directories deeper than paths are long and than descriptors can be open, so the tree is not
+/// walked down: every directory is moved up next to the root's entries before it is emptied. Two descriptors
+/// do for any depth.
+fn remove_tree(root: &Path) -> io::Result<()> {
+    let look = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut top = Dir::open(root, look, Mode::empty())?;
+    let mut moved = 0_u64;
+    loop {
+        let names = names_in(&mut top)?;
+        if names.is_empty() {
+            break;
+        }
+        for name in names {
+            match unlinkat(&top, name.as_c_str(), UnlinkatFlags::NoRemoveDir) {
+                Ok(()) => continue,
+                Err(Errno::EISDIR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let mut directory = Dir::openat(&top, name.as_c_str(), look, Mode::empty())?;
+            for inner in names_in(&mut directory)? {
+                match unlinkat(&directory, inner.as_c_str(), UnlinkatFlags::NoRemoveDir) {
+                    Ok(()) => {}
+                    Err(Errno::EISDIR) => loop {
+                        moved += 1;
+                        let free = format!(".removing-{moved}");
+                        match renameat(&directory, inner.as_c_str(), &top, free.as_str()) {
+                            Ok(()) => break,
+                            // A name the tool has used; the next one.
+                            Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
+                            Err(errno) => return Err(errno.into()),
+                        }
+                    },
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            unlinkat(&top, name.as_c_str(), UnlinkatFlags::RemoveDir)?;
+        }
+    }
+    drop(top);
+    fs::remove_dir(root)
+}
+
+fn names_in(directory: &mut Dir) -> io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in directory.iter() {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
 }
 
 /// Opens `relative` beneath `root`, component by component, following no link.
@@ -221,5 +310,56 @@ mod tests {
         second.put_input("vars", b"{}").unwrap();
         second.remove().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+    #[test]
+    fn e16_trees_deeper_than_any_path_and_names_of_any_bytes_are_removed() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let workspace = workspace(dir.path());
+        let step = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let mut at: OwnedFd = open(&workspace.home, step, Mode::empty()).unwrap();
+        for _ in 0..6_000 {
+            nix::sys::stat::mkdirat(&at, "d", Mode::S_IRWXU).unwrap();
+            drop(File::from(openat(&at, "file", OFlag::O_CREAT | OFlag::O_WRONLY, Mode::S_IRUSR).unwrap()));
+            at = openat(&at, "d", step, Mode::empty()).unwrap();
+        }
+        drop(at);
+        fs::write(workspace.tmp.join(OsStr::from_bytes(b"new\nline \xff")), "x").unwrap();
+        fs::create_dir(workspace.tmp.join(".removing-1")).unwrap();
+        fs::write(workspace.tmp.join(".removing-1/full"), "x").unwrap();
+        fs::create_dir_all(workspace.root.join(".removing-2/full")).unwrap();
+        workspace.remove().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn e15_removal_stays_inside() {
+        let dir = tempfile::tempdir().unwrap();
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("kept"), "x").unwrap();
+        let workspace = workspace(&dir.path().join("work"));
+        std::os::unix::fs::symlink(&outside, workspace.source.join("link")).unwrap();
+        std::os::unix::fs::symlink(&outside, workspace.root.join("link")).unwrap();
+        nix::unistd::mkfifo(&workspace.tmp.join("fifo"), Mode::S_IRWXU).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(workspace.tmp.join("socket")).unwrap());
+        fs::hard_link(outside.join("kept"), workspace.tmp.join("hard")).unwrap();
+        workspace.remove().unwrap();
+        assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "x");
+        assert_eq!(fs::read_dir(dir.path().join("work")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn leftovers_are_removed_unless_another_worker_is_at_work_in_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let id = |n| AttemptId::new(Timestamp::UNIX_EPOCH, [n; 10]);
+        let used = Workspace::create(dir.path(), id(1), Isolation::UnsafeNone).unwrap();
+        let crashed = Workspace::create(dir.path(), id(2), Isolation::UnsafeNone).unwrap();
+        let left = crashed.root().to_owned();
+        drop(crashed);
+        fs::create_dir(dir.path().join("something-else")).unwrap();
+        remove_leftovers(dir.path()).unwrap();
+        assert!(used.root().exists() && !left.exists() && dir.path().join("something-else").exists());
     }
 }

@@ -27,9 +27,12 @@ impl Executor for AnsibleExecutor {
             return Err(invalid("unsupported_operation", "Ansible only executes".into()));
         }
         let workspace = execution.workspace;
-        let playbook = execution.snapshot.entrypoint.clone().unwrap_or_default();
+        let playbook = execution.entrypoint()?;
         if !workspace.source.join(&playbook).is_file() {
-            return Err(invalid("invalid_entrypoint", format!("the source has no playbook `{playbook}`")));
+            return Err(invalid(
+                "invalid_entrypoint",
+                format!("the source has no playbook `{}`", playbook.display()),
+            ));
         }
         let inputs = serde_json::to_vec(&execution.inputs()).map_err(std::io::Error::other)?;
         let inputs = workspace.put_input("extra-vars.json", &inputs)?;

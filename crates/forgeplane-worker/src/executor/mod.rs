@@ -14,13 +14,15 @@ mod terraform;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use forgeplane_core::digest::Digest;
-use forgeplane_core::model::{ArtifactKind, LogStream, Object, PlanSummary, RunError, Snapshot, Tool};
+use forgeplane_core::model::{
+    ArtifactKind, LogStream, Object, PlanSummary, RunError, Snapshot, StopCause, Tool,
+};
 use forgeplane_core::ports::{ArtifactUpload, ClaimRef, ControlError, GrantedSecret};
 use forgeplane_core::rules::inputs::put_at;
 use secrecy::ExposeSecret as _;
@@ -38,10 +40,15 @@ use crate::sandbox::{CommandSpec, Exit, Running, Sandbox, SandboxError};
 use crate::state_server::StateServer;
 use crate::stop::StopLatch;
 use crate::tools::FoundTool;
+use crate::unsaved::Unsaved;
 use crate::workspace::Workspace;
 
 /// How long pipes are read on after the tool ended and everything of it was killed.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long a killed tool may take to be gone. One that the kernel holds must not hold up the outcome, which
+/// says then that the user id is dirty.
+const DYING: Duration = Duration::from_secs(10);
 
 /// Runs one tool.
 #[async_trait]
@@ -147,8 +154,13 @@ pub struct Execution<'a> {
     pub(crate) stop: &'a StopLatch,
     pub(crate) link: &'a Link,
     pub(crate) claim: ClaimRef,
+    /// Ends waiting for the coordinator.
+    pub(crate) waiting: &'a CancellationToken,
+    pub(crate) unsaved: &'a Unsaved,
     pub(crate) artifacts: BTreeMap<ArtifactKind, Digest>,
     pub(crate) started: bool,
+    /// The stop that was acted on: a command was interrupted, or not started.
+    pub(crate) stopped_by: Option<StopCause>,
     pub(crate) forced: bool,
     pub(crate) show_timeout: Duration,
 }
@@ -162,6 +174,42 @@ impl Execution<'_> {
             put_at(&mut inputs, &secret.path, Value::String(secret.value.expose_secret().to_owned()));
         }
         inputs
+    }
+
+    /// The template's entry point: a relative path inside the source.
+    ///
+    /// # Errors
+    /// A path that could leave the source. The worker writes there as root, so it does not rely on others to
+    /// have checked.
+    pub fn entrypoint(&self) -> Result<PathBuf, ExecutionError> {
+        let path = PathBuf::from(self.snapshot.entrypoint.clone().unwrap_or_default());
+        let inside = |c: Component<'_>| matches!(c, Component::Normal(_) | Component::CurDir);
+        if path.components().all(inside) {
+            Ok(path)
+        } else {
+            Err(ExecutionError::Invalid {
+                code: "invalid_entrypoint",
+                message: format!("the entry point `{}` is not inside the source", path.display()),
+            })
+        }
+    }
+
+    /// Keeps a state document that the tool could not save: at the coordinator, or else on this worker.
+    pub(crate) async fn keep_state(&mut self, document: Vec<u8>) -> Result<(), ExecutionError> {
+        match self.publish(ArtifactKind::ErroredState, document.clone()).await {
+            Err(ExecutionError::Control(error)) => {
+                let path = self
+                    .unsaved
+                    .keep(self.claim.fence, &document)
+                    .map_err(|error| std::io::Error::other(error.to_string()))?;
+                self.say(&format!(
+                    "[forgeplane: it could not be delivered ({error}); the worker keeps it as {}]",
+                    path.display()
+                ));
+                Ok(())
+            }
+            other => other.map(drop),
+        }
     }
 
     /// The inputs as top-level names.
@@ -263,7 +311,8 @@ impl Execution<'_> {
         env: Vec<(OsString, OsString)>,
         cwd: &Path,
     ) -> Result<Running, ExecutionError> {
-        if self.stop.cause().is_some() {
+        if let Some(cause) = self.stop.cause() {
+            self.stopped_by.get_or_insert(cause);
             return Err(ExecutionError::Stopped(None));
         }
         let spec =
@@ -277,9 +326,10 @@ impl Execution<'_> {
         tokio::select! {
             exit = running.wait() => return exit,
             cause = self.stop.stopped() => {
+                self.stopped_by.get_or_insert(cause);
                 let why = match cause {
-                    forgeplane_core::model::StopCause::Cancel => "a cancel was asked for",
-                    forgeplane_core::model::StopCause::Deadline => "the execution deadline passed",
+                    StopCause::Cancel => "a cancel was asked for",
+                    StopCause::Deadline => "the execution deadline passed",
                 };
                 self.log.say(&format!(
                     "[forgeplane: {why}: interrupting the tool, which has {} s to save its state]",
@@ -294,13 +344,22 @@ impl Execution<'_> {
                 self.forced = true;
                 self.log.say("[forgeplane: the tool did not stop in time and is killed]");
                 running.kill();
-                running.wait().await
+                match tokio::time::timeout(DYING, running.wait()).await {
+                    Ok(exit) => exit,
+                    Err(_) => {
+                        self.log
+                            .say("[forgeplane: the tool cannot be killed; the operating system holds it]");
+                        Ok(Exit { code: None, signal: None })
+                    }
+                }
             }
         }
     }
 
+    /// A failure counts as stopped only if the command was interrupted: a stop that comes after its end
+    /// changes nothing.
     fn after(&self, exit: Exit) -> Result<Exit, ExecutionError> {
-        if exit.code != Some(0) && self.stop.cause().is_some() {
+        if exit.code != Some(0) && self.stopped_by.is_some() {
             return Err(ExecutionError::Stopped(Some(exit)));
         }
         Ok(exit)
@@ -313,8 +372,8 @@ impl Execution<'_> {
     pub async fn publish(&mut self, kind: ArtifactKind, bytes: Vec<u8>) -> Result<Digest, ExecutionError> {
         let digest = Digest::of(&bytes);
         let upload = ArtifactUpload { claim: self.claim, kind, digest, bytes: bytes.into() };
-        let never = CancellationToken::new();
-        while_unavailable("publish an artifact", &never, || self.link.put_artifact(upload.clone())).await?;
+        while_unavailable("publish an artifact", self.waiting, || self.link.put_artifact(upload.clone()))
+            .await?;
         self.artifacts.insert(kind, digest);
         Ok(digest)
     }

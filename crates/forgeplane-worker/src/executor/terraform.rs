@@ -25,7 +25,10 @@ use crate::sandbox::Exit;
 /// Replaces whatever backend the source has; the settings come by environment, so that neither the plan file
 /// nor `.terraform` holds an address or a credential.
 const BACKEND: &str = "terraform {\n  backend \"http\" {}\n}\n";
-const BACKEND_FILE: &str = "forgeplane_backend_override.tf";
+/// Of several override files the one whose name sorts last counts.
+const BACKEND_FILE: &str = "zzzz_forgeplane_override.tf";
+/// How the names of override files end, after a name of their own or none.
+const OVERRIDES: [&str; 4] = ["override.tf", "override.tf.json", "override.tofu", "override.tofu.json"];
 const LOCK_FILE: &str = ".terraform.lock.hcl";
 const ERRORED_STATE: &str = "errored.tfstate";
 const PLAN_FILE: &str = "tfplan";
@@ -87,13 +90,25 @@ fn with_path(prefix: &str, path: &Path) -> OsString {
 impl<'a, 'b> Steps<'a, 'b> {
     fn prepare(execution: &'a mut Execution<'b>) -> Result<Self, ExecutionError> {
         let workspace = execution.workspace;
-        let module = PathBuf::from(execution.snapshot.entrypoint.clone().unwrap_or_default());
+        let module = execution.entrypoint()?;
         let cwd = workspace.source.join(&module);
         if !cwd.is_dir() {
             return Err(ExecutionError::Invalid {
                 code: "invalid_entrypoint",
                 message: format!("the source has no directory `{}`", module.display()),
             });
+        }
+        for file in std::fs::read_dir(&cwd)? {
+            let name = file?.file_name();
+            if outranks_backend(&name.to_string_lossy()) {
+                return Err(ExecutionError::Invalid {
+                    code: "backend_conflict",
+                    message: format!(
+                        "`{}` in the source would override the managed state backend; give it a name that sorts before `{BACKEND_FILE}`",
+                        name.display()
+                    ),
+                });
+            }
         }
         workspace.put_source(&module.join(BACKEND_FILE), BACKEND.as_bytes())?;
         if let Some(lock_file) = execution.lock_file {
@@ -135,6 +150,8 @@ impl<'a, 'b> Steps<'a, 'b> {
         let mut set = |name: &str, value: OsString| env.push((name.into(), value));
         set("TF_IN_AUTOMATION", "1".into());
         set("TF_INPUT", "0".into());
+        // Not `.terraform` below the source: a bundle could bring one, with a backend and a workspace of its own.
+        set("TF_DATA_DIR", self.execution.workspace.home.join("terraform-data").into());
         set("TF_CLI_CONFIG_FILE", self.cli_config.clone().into());
         if let Some(state) = self.execution.state {
             for (name, value) in state.environment() {
@@ -280,10 +297,19 @@ impl<'a, 'b> Steps<'a, 'b> {
             self.execution.say(
                 "[forgeplane: the tool could not save its state; it left errored.tfstate, which is kept]",
             );
-            self.execution.publish(ArtifactKind::ErroredState, state).await?;
+            self.execution.keep_state(state).await?;
         }
         Ok(())
     }
+}
+
+/// Whether a file of the source would be merged after the worker's backend, or take its place.
+fn outranks_backend(name: &str) -> bool {
+    let stem = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    let is_override = OVERRIDES
+        .iter()
+        .any(|end| name.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with('_')));
+    is_override && (name >= BACKEND_FILE || stem(name) == stem(BACKEND_FILE))
 }
 
 /// Counts the changes of a plan's JSON.
@@ -325,5 +351,23 @@ mod tests {
             {"mode":"data","change":{"actions":["read"]}}]}"#;
         assert_eq!(summary(json), Some(PlanSummary { add: 2, change: 1, destroy: 1, import: 1 }));
         assert_eq!(summary(b"not json"), None);
+    }
+    #[test]
+    fn override_files_that_would_win_over_the_managed_backend_are_told_apart() {
+        for wins in [
+            "zzzzz_override.tf",
+            "zzzz_forgeplane_override.tf",
+            "zzzz_forgeplane_override.tofu",
+            "zzzz_forgeplane_override.tf.json",
+            "zzzz_x_override.tf.json",
+            "\u{e4}_override.tf",
+        ] {
+            assert!(outranks_backend(wins), "{wins}");
+        }
+        for loses in
+            ["override.tf", "main_override.tf", "backend_override.tofu", "zzzzz.tf", "zzzzzoverride.tf"]
+        {
+            assert!(!outranks_backend(loses), "{loses}");
+        }
     }
 }

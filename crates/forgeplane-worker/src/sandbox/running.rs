@@ -21,7 +21,7 @@ use tokio::sync::{oneshot, watch};
 use super::request::{FAILED, READY, Request};
 use super::{Sandbox, SandboxError};
 
-/// How a command ended. Exactly one of the two is set.
+/// How a command ended: one of the two is set, or neither if it was killed and the kernel would not let go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// The exit code, if it ended by itself.

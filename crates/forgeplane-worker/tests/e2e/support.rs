@@ -291,7 +291,11 @@ pub struct RunningWorker {
 
 impl RunningWorker {
     pub async fn ended(self) {
-        self.task.await.unwrap().unwrap();
+        self.result().await.unwrap();
+    }
+
+    pub async fn result(self) -> Result<(), WorkerError> {
+        self.task.await.unwrap()
     }
 
     /// Drops the worker where it is, as a crash would; its tool is left to the next one.
