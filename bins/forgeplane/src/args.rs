@@ -404,6 +404,15 @@ pub enum StateCommand {
 pub enum WorkerCommand {
     /// List workers
     List,
+    /// Make a token that enrolls one worker, once
+    Enroll {
+        /// The pool that the worker joins
+        #[arg(long)]
+        pool: String,
+        /// Seconds until the token ends, at most 3600
+        #[arg(long, value_name = "SECONDS")]
+        expires: Option<u64>,
+    },
     /// Let a worker finish and take nothing new
     Drain {
         /// Name or id

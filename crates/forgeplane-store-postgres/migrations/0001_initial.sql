@@ -179,6 +179,13 @@ CREATE TABLE outbox (
 );
 CREATE INDEX outbox_by_worker ON outbox (worker, id);
 
+-- Sealed bytes, for installations without an object store.
+CREATE TABLE blob (
+    name TEXT COLLATE "C" PRIMARY KEY, bytes BYTEA NOT NULL
+);
+-- They are ciphertext: compressing it finds nothing.
+ALTER TABLE blob ALTER COLUMN bytes SET STORAGE EXTERNAL;
+
 -- History is never rewritten.
 CREATE FUNCTION forgeplane_immutable() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -20,6 +20,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod blobs;
 mod clock;
 mod error;
 mod migrate;
@@ -33,6 +34,7 @@ mod statement;
 mod store;
 mod write;
 
+pub use blobs::PostgresBlobs;
 pub use clock::DatabaseClock;
 pub use error::OpenError;
 pub use options::PostgresOptions;

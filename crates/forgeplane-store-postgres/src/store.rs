@@ -15,6 +15,7 @@ use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{Connection as _, Row as _};
 use tokio::task::AbortHandle;
 
+use crate::blobs::PostgresBlobs;
 use crate::clock::{COMPARE, DatabaseClock};
 use crate::error::OpenError;
 use crate::options::PostgresOptions;
@@ -75,6 +76,12 @@ impl PostgresStore {
     #[must_use]
     pub fn clock(&self) -> DatabaseClock {
         self.clock.clone()
+    }
+
+    /// The same database as a place for sealed bytes.
+    #[must_use]
+    pub fn blobs(&self) -> PostgresBlobs {
+        PostgresBlobs::new(self.inner.reader.clone())
     }
 
     /// Closes every connection, after the statements under way.

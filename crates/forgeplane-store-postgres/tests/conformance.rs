@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use async_trait::async_trait;
-use forgeplane_core::ports::Store;
-use forgeplane_store_postgres::{PostgresOptions, PostgresStore};
+use forgeplane_core::ports::{BlobStore, Store};
+use forgeplane_store_postgres::{PostgresBlobs, PostgresOptions, PostgresStore};
 use forgeplane_testkit::pgbouncer::PgBouncer;
 use forgeplane_testkit::postgres_server::PostgresServer;
-use forgeplane_testkit::{Builder, Reopen, StoreGuard, store_conformance};
+use forgeplane_testkit::{BlobGuard, Builder, Reopen, StoreGuard, blob_conformance, store_conformance};
 
 /// A store on a server of its own.
 struct Postgres {
@@ -43,6 +43,43 @@ impl Reopen for Postgres {
 }
 
 store_conformance!(Postgres, durable);
+
+mod in_the_database {
+    use super::*;
+
+    /// Blobs in a database of their own.
+    struct Blobs {
+        blobs: PostgresBlobs,
+        inner: Postgres,
+    }
+
+    #[async_trait]
+    impl Builder for Blobs {
+        type Guard = Self;
+        const DURABLE: bool = true;
+
+        async fn build() -> Self {
+            let inner = Postgres::build().await;
+            Self { blobs: inner.store.blobs(), inner }
+        }
+    }
+
+    impl BlobGuard for Blobs {
+        fn blobs(&self) -> &dyn BlobStore {
+            &self.blobs
+        }
+    }
+
+    #[async_trait]
+    impl Reopen for Blobs {
+        async fn reopen(&mut self) {
+            self.inner.reopen().await;
+            self.blobs = self.inner.store.blobs();
+        }
+    }
+
+    blob_conformance!(Blobs, durable);
+}
 
 mod b14_behind_a_transaction_pooler {
     use super::*;

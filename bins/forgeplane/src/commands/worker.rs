@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use forgeplane_server::api::{Page, Worker, WorkerDetail};
+use forgeplane_server::api::{CreatedEnrollment, NewEnrollment, Page, Worker, WorkerDetail};
+use secrecy::ExposeSecret as _;
 
-use super::{Context, segment};
+use super::{Context, label, segment};
 use crate::args::WorkerCommand;
 use crate::failure::Failure;
 use crate::output;
@@ -12,6 +13,7 @@ use crate::output;
 pub async fn run(context: &Context, command: WorkerCommand) -> Result<ExitCode, Failure> {
     let (worker, verb) = match &command {
         WorkerCommand::List => return list(context).await,
+        WorkerCommand::Enroll { pool, expires } => return enroll(context, pool, *expires).await,
         WorkerCommand::Drain { worker } => (worker, "drain"),
         WorkerCommand::Reactivate { worker } => (worker, "reactivate"),
         WorkerCommand::Disconnect { worker } => (worker, "disconnect"),
@@ -19,6 +21,19 @@ pub async fn run(context: &Context, command: WorkerCommand) -> Result<ExitCode, 
     let worker: Worker =
         context.client.post(&format!("/workers/{}/{verb}", segment(worker)), &serde_json::json!({})).await?;
     context.print(&worker, |worker| println!("{} {}: {verb}", worker.id, worker.name))
+}
+
+async fn enroll(context: &Context, pool: &str, expires: Option<u64>) -> Result<ExitCode, Failure> {
+    let new = NewEnrollment { pool: label("--pool", pool)?, expires_in_s: expires };
+    let created: CreatedEnrollment = context.client.post("/workers/enrollments", &new).await?;
+    context.print(&created, |created| {
+        eprintln!(
+            "enrollment token for one worker of pool {}, until {}; it is shown only this once:",
+            created.pool,
+            output::time(created.expires_at)
+        );
+        println!("{}", created.token.secret().expose_secret());
+    })
 }
 
 async fn list(context: &Context) -> Result<ExitCode, Failure> {

@@ -17,6 +17,9 @@ use crate::ports::{EntropyExt as _, Lookup, Page, Permission, Select, StoreExt a
 use crate::refusal::{Code, Refusal};
 use crate::rules::object;
 
+/// The longest an enrollment token may be good for (`protocol.md` 1.15).
+const ENROLLMENT_LONGEST: Duration = Duration::from_secs(3600);
+
 impl Coordinator {
     /// The project with this name, created if need be. For the process that owns the coordinator.
     ///
@@ -122,6 +125,30 @@ impl Coordinator {
             project: found.project,
             role: found.role,
         })
+    }
+
+    /// Makes an enrollment token for one worker of a pool, good for at most an hour.
+    ///
+    /// # Errors
+    /// Without the permission; for a longer or no time; when the store cannot answer.
+    pub async fn create_enrollment(
+        &self,
+        caller: &Caller,
+        pool: &Name,
+        ttl: Duration,
+    ) -> Result<(SecretString, Timestamp)> {
+        self.authorize(caller, Permission::WorkerAdmin)?;
+        if ttl.is_zero() || ttl > ENROLLMENT_LONGEST {
+            return Err(Refusal::new(
+                Code::InvalidField,
+                format!("an enrollment token is good for 1 to {} seconds", ENROLLMENT_LONGEST.as_secs()),
+            )
+            .field("expires_in_s")
+            .way_out("make it shortly before the worker starts for the first time")
+            .into());
+        }
+        let expires_at = self.now().checked_add(ttl).unwrap_or(Timestamp::MAX);
+        Ok((self.issue_enrollment(pool, ttl).await?, expires_at))
     }
 
     /// Makes an enrollment token for one worker of a pool. For the process that owns the coordinator.

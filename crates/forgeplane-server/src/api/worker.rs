@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Attempt, WorkerStatus};
+use super::{Attempt, SecretValue, WorkerStatus};
 
 /// A worker as it registered and as operators set it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -44,6 +44,33 @@ pub struct Worker {
     /// First registration.
     #[schema(value_type = String, format = DateTime)]
     pub registered_at: Timestamp,
+}
+
+/// An enrollment token to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewEnrollment {
+    /// The pool that the worker joins.
+    #[schema(value_type = String)]
+    pub pool: Name,
+    /// Seconds until it ends, at most 3600; absent: 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 3600)]
+    pub expires_in_s: Option<u64>,
+}
+
+/// A new enrollment token: it enrolls one worker, once. It is shown here and never again.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct CreatedEnrollment {
+    /// The pool that the worker joins.
+    #[schema(value_type = String)]
+    pub pool: Name,
+    /// When it ends.
+    #[schema(value_type = String, format = DateTime)]
+    pub expires_at: Timestamp,
+    /// The token, for the worker's configuration.
+    #[schema(value_type = String, format = Password)]
+    pub token: SecretValue,
 }
 
 impl From<model::Worker> for Worker {

@@ -58,6 +58,7 @@ pub(crate) fn guarded(source_limit: usize) -> OpenApiRouter<App> {
         .routes(routes!(approvals::approve))
         .routes(routes!(approvals::reject))
         .routes(routes!(workers::list_workers))
+        .routes(routes!(workers::create_enrollment))
         .routes(routes!(workers::drain_worker))
         .routes(routes!(workers::reactivate_worker))
         .routes(routes!(workers::disconnect_worker))

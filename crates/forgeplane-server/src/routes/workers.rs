@@ -1,13 +1,16 @@
 //! Workers.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 
 use crate::App;
-use crate::api::{Page, Worker, WorkerDetail};
+use crate::api::{CreatedEnrollment, NewEnrollment, Page, Worker, WorkerDetail};
 use crate::auth::Who;
 use crate::error::ApiError;
-use crate::extract::NameOrId;
+use crate::extract::{JsonBody, NameOrId};
 use crate::pages::whole;
 
 /// Lists every worker, with its status and its open attempts of the caller's project.
@@ -22,6 +25,27 @@ pub(crate) async fn list_workers(
     who: Who,
 ) -> Result<Json<Page<WorkerDetail>>, ApiError> {
     Ok(whole(app.coordinator.workers(&who.caller).await?))
+}
+
+/// How long an enrollment token is good for unless asked otherwise, seconds.
+const ENROLLMENT_TTL: u64 = 600;
+
+/// Makes an enrollment token, which enrolls one worker once. The token is in the answer and nowhere else.
+#[utoipa::path(
+    post,
+    path = "/workers/enrollments",
+    tag = "workers",
+    request_body = NewEnrollment,
+    responses((status = 201, description = "The enrollment token.", body = CreatedEnrollment)),
+)]
+pub(crate) async fn create_enrollment(
+    State(app): State<App>,
+    who: Who,
+    JsonBody(new): JsonBody<NewEnrollment>,
+) -> Result<(StatusCode, Json<CreatedEnrollment>), ApiError> {
+    let ttl = Duration::from_secs(new.expires_in_s.unwrap_or(ENROLLMENT_TTL));
+    let (token, expires_at) = app.coordinator.create_enrollment(&who.caller, &new.pool, ttl).await?;
+    Ok((StatusCode::CREATED, Json(CreatedEnrollment { pool: new.pool, expires_at, token: token.into() })))
 }
 
 /// Lets a worker finish its work and take nothing new.
