@@ -27,6 +27,7 @@ pub(crate) async fn envelope(mut request: Request, next: Next) -> Response {
     request.extensions_mut().insert(RequestId(id.clone()));
     // The template of the path, not the path: ids and names do not belong into every log line's key.
     let path = request.extensions().get::<MatchedPath>().map_or("(no route)", MatchedPath::as_str);
+    let route = path.to_owned();
     let span = tracing::info_span!(
         "http_request",
         request_id = %id,
@@ -55,6 +56,8 @@ pub(crate) async fn envelope(mut request: Request, next: Next) -> Response {
         }
         finish_headers(response.headers_mut(), &id);
         let status = response.status().as_u16();
+        metrics::histogram!("forgeplane_http_request_seconds", "path" => route, "status" => status.to_string())
+            .record(started.elapsed());
         tracing::debug!(status, elapsed_ms = started.elapsed().as_millis() as u64, "answered");
         response
     }

@@ -54,8 +54,17 @@ async fn run(store: Arc<dyn Store>, signals: Signals, mut inbox: mpsc::Receiver<
             replies.push((Observed::of(&changes), reply));
             batch.push(changes);
         }
-        match store.commit(batch).await {
+        metrics::histogram!("forgeplane_commit_batch_size").record(batch.len() as f64);
+        let began = std::time::Instant::now();
+        let committed = store.commit(batch).await;
+        metrics::histogram!("forgeplane_commit_seconds").record(began.elapsed());
+        match committed {
             Ok(results) => {
+                let conflicts = results.iter().filter(|result| result.is_err()).count();
+                metrics::counter!("forgeplane_changesets_total", "result" => "conflict")
+                    .increment(conflicts as u64);
+                metrics::counter!("forgeplane_changesets_total", "result" => "committed")
+                    .increment((results.len() - conflicts) as u64);
                 for ((observed, reply), result) in replies.into_iter().zip(results) {
                     if result.is_ok() {
                         signals.observe(&observed);
@@ -65,6 +74,7 @@ async fn run(store: Arc<dyn Store>, signals: Signals, mut inbox: mpsc::Receiver<
                 }
             }
             Err(error) => {
+                metrics::counter!("forgeplane_store_errors_total", "code" => error.code()).increment(1);
                 let shared = Arc::new(error);
                 for (_, reply) in replies {
                     let _ = reply.send(Err(share(&shared)));

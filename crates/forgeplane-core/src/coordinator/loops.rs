@@ -339,7 +339,10 @@ async fn woken<F, Fut>(
     Fut: Future<Output = Result<usize>>,
 {
     loop {
-        match step().await {
+        let began = std::time::Instant::now();
+        let result = step().await;
+        metrics::histogram!("forgeplane_step_seconds", "loop" => name).record(began.elapsed());
+        match result {
             Ok(0) => {}
             Ok(changed) => tracing::debug!(loop_name = name, changed, "step"),
             Err(error) => tracing::warn!(loop_name = name, %error, "a step failed; it will be tried again"),

@@ -1,0 +1,103 @@
+//! A coordinator from its configuration.
+
+use std::path::Path;
+
+use forgeplane_blobs::ObjectBlobs;
+use forgeplane_core::coordinator::{Builder, Coordinator};
+use forgeplane_core::ports::StaticKey;
+use forgeplane_core::{Code, Refusal};
+use forgeplane_queue_nats::NatsQueue;
+use forgeplane_server::workers::Tls;
+use forgeplane_store_postgres::PostgresStore;
+use forgeplane_store_sqlite::SqliteStore;
+use forgeplane_worker::unpack::{self, Limits};
+use secrecy::SecretString;
+
+use crate::config::{Config, WorkersConfig};
+use crate::failure::Failure;
+use crate::keys::Keys;
+
+/// Opens everything the configuration names and builds the coordinator.
+pub async fn coordinator(config: &Config) -> Result<Coordinator, Failure> {
+    let keys = Keys::read(&config.keys.directory)?;
+    let builder = Coordinator::builder()
+        .keys(StaticKey::new("k1", keys.sealing))
+        .signing_key(keys.signing)
+        .settings(config.settings.settings())
+        .source_check(|source| {
+            unpack::check(source, &Limits::default()).map_err(|e| {
+                Refusal::new(Code::InvalidBundle, e.to_string())
+                    .field("source")
+                    .way_out("pack a directory of plain files with `forgeplane template push`")
+            })
+        });
+    let builder = with_queue(with_store(builder, config).await?, config).await?;
+    builder.build().await.map_err(|e| Failure::new("coordinator_incomplete", e.to_string()))
+}
+
+async fn with_store(builder: Builder, config: &Config) -> Result<Builder, Failure> {
+    let directory = config.blobs.as_ref().map(|blobs| blobs.directory.as_path());
+    match (&config.store.sqlite, &config.store.postgres) {
+        (None, Some(options)) => {
+            let store =
+                PostgresStore::open(options).await.map_err(|e| Failure::new(e.code(), e.to_string()))?;
+            let builder = match directory {
+                Some(directory) => builder.blobs(local(directory)?),
+                None => builder.blobs(store.blobs()),
+            };
+            Ok(builder.clock(store.clock()).store(store))
+        }
+        (Some(path), None) => {
+            let store = SqliteStore::open(path).map_err(|e| Failure::new(e.code(), e.to_string()))?;
+            let beside = path.with_extension("blobs");
+            Ok(builder.blobs(local(directory.unwrap_or(&beside))?).store(store))
+        }
+        (Some(_), Some(_)) => Err(Failure::new(
+            "store_ambiguous",
+            "both `store.sqlite` and `store.postgres` are given; records live in one place",
+        )),
+        (None, None) => Err(Failure::new("store_missing", "no store is given")
+            .way_out("set `store.postgres.url`, or `store.sqlite` for a single coordinator")),
+    }
+}
+
+fn local(directory: &Path) -> Result<ObjectBlobs, Failure> {
+    ObjectBlobs::local(directory).map_err(|e| Failure::new("blobs_unavailable", e.to_string()))
+}
+
+async fn with_queue(builder: Builder, config: &Config) -> Result<Builder, Failure> {
+    match &config.nats {
+        None => Ok(builder.outbox_queue()),
+        Some(options) => {
+            let queue = NatsQueue::connect(options.clone())
+                .await
+                .map_err(|e| Failure::new(e.code(), e.to_string()))?;
+            Ok(builder.queue(queue))
+        }
+    }
+}
+
+/// How the worker API is encrypted.
+pub fn tls(config: &WorkersConfig) -> Result<Tls, Failure> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|e| Failure::new("tls_unusable", format!("{}: {e}", path.display())))
+    };
+    match (&config.certificate, &config.key) {
+        (Some(certificate), Some(key)) => {
+            let key = String::from_utf8(read(key)?)
+                .map_err(|_| Failure::new("tls_unusable", format!("{} is not PEM", key.display())))?;
+            Ok(Tls::Server {
+                certificate: read(certificate)?,
+                key: SecretString::from(key),
+                client_ca: config.client_ca.as_deref().map(read).transpose()?,
+            })
+        }
+        (None, None) if config.client_ca.is_none() => {
+            Ok(Tls::Plaintext { unsafe_anywhere: config.unsafe_plaintext })
+        }
+        _ => Err(Failure::new(
+            "tls_incomplete",
+            "`workers.certificate` and `workers.key` are given together, and `workers.client_ca` only with them",
+        )),
+    }
+}

@@ -1,0 +1,256 @@
+//! The configuration: a TOML file, then `FORGEPLANE_COORDINATOR_…`, then flags; later ones win.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use figment::Figment;
+use figment::providers::{Env, Format as _, Serialized, Toml};
+use forgeplane_core::rules::Settings;
+use forgeplane_queue_nats::NatsOptions;
+use forgeplane_store_postgres::PostgresOptions;
+use forgeplane_telemetry::LogFormat;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// Variables of the environment: `FORGEPLANE_COORDINATOR_STORE__POSTGRES__URL` is `store.postgres.url`.
+const PREFIX: &str = "FORGEPLANE_COORDINATOR_";
+
+/// Everything a coordinator can be told.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub store: StoreConfig,
+    #[serde(default)]
+    pub blobs: Option<BlobsConfig>,
+    /// Jobs go to workers through NATS; without it, workers pull them from the coordinators.
+    #[serde(default)]
+    pub nats: Option<NatsOptions>,
+    pub keys: KeysConfig,
+    pub api: ApiConfig,
+    pub workers: WorkersConfig,
+    pub probes: ProbesConfig,
+    pub settings: SettingsConfig,
+    pub log: LogConfig,
+}
+
+/// Where records live.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StoreConfig {
+    pub sqlite: Option<PathBuf>,
+    pub postgres: Option<PostgresOptions>,
+}
+
+/// Where sealed bytes live; unless told, in the PostgreSQL database.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlobsConfig {
+    /// A directory that all coordinators share.
+    pub directory: PathBuf,
+}
+
+/// Where `sealing.key` and `signing.key` are, the same for all coordinators.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeysConfig {
+    pub directory: PathBuf,
+}
+
+/// The HTTP API.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiConfig {
+    pub listen: SocketAddr,
+    /// Serve plain HTTP on another address than loopback, for a proxy in front that encrypts.
+    pub unsafe_plaintext: bool,
+}
+
+/// The gRPC API for workers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkersConfig {
+    pub listen: SocketAddr,
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    /// Workers must show a certificate of this authority.
+    pub client_ca: Option<PathBuf>,
+    pub unsafe_plaintext: bool,
+}
+
+/// Metrics and health, for operators' tools.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProbesConfig {
+    pub listen: Option<SocketAddr>,
+}
+
+/// The figures that rules decide with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsConfig {
+    pub heartbeat_s: u64,
+    pub offer_ttl_s: u64,
+    pub worker_offline_after_s: u64,
+    pub unresolved_after_s: u64,
+    pub republish_after_s: u64,
+    pub session_ttl_s: u64,
+    /// The most jobs any worker runs at once; 0 pauses everything.
+    pub worker_max_concurrent_jobs: u32,
+    pub unsafe_allow_no_isolation: bool,
+}
+
+/// Logs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    pub format: LogFormat,
+    pub filter: String,
+}
+
+/// What is not told.
+#[derive(Serialize)]
+struct Defaults {
+    store: toml::Table,
+    keys: KeysConfig,
+    api: ApiConfig,
+    workers: WorkersConfig,
+    probes: ProbesConfig,
+    settings: SettingsConfig,
+    log: LogConfig,
+}
+
+impl Defaults {
+    fn new() -> Self {
+        let settings = Settings::default();
+        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Self {
+            store: toml::Table::new(),
+            keys: KeysConfig { directory: "/etc/forgeplane/keys".into() },
+            api: ApiConfig { listen: local(8420), unsafe_plaintext: false },
+            workers: WorkersConfig {
+                listen: local(8421),
+                certificate: None,
+                key: None,
+                client_ca: None,
+                unsafe_plaintext: false,
+            },
+            probes: ProbesConfig { listen: Some(local(8422)) },
+            settings: SettingsConfig {
+                heartbeat_s: settings.heartbeat.as_secs(),
+                offer_ttl_s: settings.offer_ttl.as_secs(),
+                worker_offline_after_s: settings.worker_offline_after.as_secs(),
+                unresolved_after_s: settings.unresolved_after.as_secs(),
+                republish_after_s: settings.republish_after.as_secs(),
+                session_ttl_s: settings.session_ttl.as_secs(),
+                worker_max_concurrent_jobs: settings.worker_max_concurrent_jobs,
+                unsafe_allow_no_isolation: settings.unsafe_allow_no_isolation,
+            },
+            log: LogConfig { format: LogFormat::Text, filter: "info".into() },
+        }
+    }
+}
+
+/// The configuration's sources, merged.
+pub struct Sources(Figment);
+
+impl Sources {
+    /// Reads the file (if any) and the environment; `flags` are `path = value` pairs that overrule both.
+    pub fn read(file: Option<&Path>, flags: &[(&str, String)]) -> Result<Self, Failure> {
+        let mut figment = Figment::from(Serialized::defaults(Defaults::new()));
+        if let Some(file) = file {
+            if !file.is_file() {
+                return Err(Failure::new("config_missing", format!("there is no file {}", file.display())));
+            }
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        figment = figment.merge(Env::prefixed(PREFIX).ignore(&["config"]).split("__"));
+        for (path, value) in flags {
+            figment = figment.merge(Serialized::default(path, value));
+        }
+        Ok(Self(figment))
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> Result<Config, Failure> {
+        self.0.extract().map_err(|error| {
+            Failure::new("config_invalid", error.to_string())
+                .way_out("`--print-config` shows what is in force; the names are in README.md")
+        })
+    }
+
+    /// What is in force, as a file would say it, with secrets blotted out.
+    pub fn print(&self) -> Result<String, Failure> {
+        let mut table: toml::Table =
+            self.0.extract().map_err(|error| Failure::new("config_invalid", error.to_string()))?;
+        blot(&mut table);
+        toml::to_string_pretty(&table).map_err(|error| Failure::new("config_invalid", error.to_string()))
+    }
+}
+
+/// Replaces secrets.
+fn blot(table: &mut toml::Table) {
+    for (name, value) in table {
+        match value {
+            toml::Value::Table(inner) => blot(inner),
+            toml::Value::String(text) if name == "url" => *text = without_password(text),
+            value if matches!(name.as_str(), "password" | "token" | "nkey_seed" | "seed") => {
+                *value = toml::Value::String("***".into());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A URL whose password is blotted out.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return "***".into() };
+    let Some((who, place)) = rest.rsplit_once('@') else { return url.to_owned() };
+    let user = who.split_once(':').map_or(who, |(user, _)| user);
+    format!("{scheme}://{user}:***@{place}")
+}
+
+impl SettingsConfig {
+    /// As the rules want them.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            heartbeat: Duration::from_secs(self.heartbeat_s),
+            offer_ttl: Duration::from_secs(self.offer_ttl_s),
+            worker_offline_after: Duration::from_secs(self.worker_offline_after_s),
+            unresolved_after: Duration::from_secs(self.unresolved_after_s),
+            republish_after: Duration::from_secs(self.republish_after_s),
+            session_ttl: Duration::from_secs(self.session_ttl_s),
+            worker_max_concurrent_jobs: self.worker_max_concurrent_jobs,
+            unsafe_allow_no_isolation: self.unsafe_allow_no_isolation,
+            ..Settings::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let flags = [
+            ("store.postgres.url", "postgres://fp:hunter2@db.example:5432/fp".to_owned()),
+            ("nats.auth.user.name", "c".to_owned()),
+            ("nats.auth.user.password", "hunter2".to_owned()),
+        ];
+        let text = Sources::read(None, &flags).unwrap().print().unwrap();
+        assert!(!text.contains("hunter2"), "{text}");
+        assert!(text.contains("postgres://fp:***@db.example:5432/fp"), "{text}");
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_refused_by_name() {
+        for (path, word) in
+            [("api.lisen", "lisen"), ("sotre.sqlite", "sotre"), ("settings.heartbeat", "heartbeat")]
+        {
+            let error = Sources::read(None, &[(path, "x".to_owned())]).unwrap().config().unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+}

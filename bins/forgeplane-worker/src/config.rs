@@ -1,0 +1,256 @@
+//! The configuration: a TOML file, then `FORGEPLANE_WORKER_…`, then flags; later ones win.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::{Env, Format as _, Serialized, Toml};
+use forgeplane_core::model::{Name, Tool};
+use forgeplane_proto::client::ConnectOptions;
+use forgeplane_queue_nats::NatsOptions;
+use forgeplane_telemetry::LogFormat;
+use forgeplane_worker::sandbox::Isolation;
+use forgeplane_worker::{Tools, WorkerConfig};
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+
+/// Variables of the environment: `FORGEPLANE_WORKER_COORDINATOR__CA` is `coordinator.ca`.
+const PREFIX: &str = "FORGEPLANE_WORKER_";
+
+/// Everything a worker can be told.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub name: Name,
+    pub pool_name: Name,
+    pub coordinator: CoordinatorConfig,
+    /// Jobs come through NATS; without it they are pulled from the coordinator.
+    #[serde(default)]
+    pub nats: Option<NatsOptions>,
+    /// Needed for the first registration; or a file that holds it.
+    #[serde(default)]
+    pub enrollment_token: Option<SecretString>,
+    #[serde(default)]
+    pub enrollment_token_file: Option<PathBuf>,
+    /// Keys and journal; must survive restarts.
+    pub state_dir: PathBuf,
+    /// Workspaces; every parent must be passable for the tools' user id.
+    pub workspace_root: PathBuf,
+    /// The user id that tools run as.
+    #[serde(default)]
+    pub iac_uid: Option<u32>,
+    /// Their group id; the user id unless set.
+    #[serde(default)]
+    pub iac_gid: Option<u32>,
+    /// The otherwise unused user id that ends their processes; the one after `iac_uid` unless set.
+    #[serde(default)]
+    pub reaper_uid: Option<u32>,
+    /// Run tools without isolation; only for local development.
+    pub unsafe_no_isolation: bool,
+    /// Tools by label; whatever is in `PATH` unless set.
+    #[serde(default)]
+    pub tools: BTreeMap<String, PathBuf>,
+    /// After SIGTERM, how long a running tool may go on before it is interrupted, seconds.
+    pub drain_timeout_s: u64,
+    pub probes: ProbesConfig,
+    pub log: LogConfig,
+}
+
+/// Where the coordinators are.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CoordinatorConfig {
+    /// Their addresses, `https://host:port`.
+    pub urls: Vec<String>,
+    /// The authority that signed their certificates, PEM; the system's unless set.
+    pub ca: Option<PathBuf>,
+    /// This worker's own certificate and key, PEM.
+    pub certificate: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    /// The name in their certificates, if it is not the host of the address.
+    pub server_name: Option<String>,
+    pub unsafe_plaintext: bool,
+}
+
+/// Metrics and health, for operators' tools.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProbesConfig {
+    pub listen: Option<SocketAddr>,
+}
+
+/// Logs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    pub format: LogFormat,
+    pub filter: String,
+}
+
+/// What is not told.
+#[derive(Serialize)]
+struct Defaults {
+    pool_name: &'static str,
+    coordinator: CoordinatorConfig,
+    state_dir: &'static str,
+    workspace_root: &'static str,
+    unsafe_no_isolation: bool,
+    drain_timeout_s: u64,
+    probes: ProbesConfig,
+    log: LogConfig,
+}
+
+/// The configuration's sources, merged.
+pub struct Sources(Figment);
+
+fn invalid(error: impl ToString) -> Failure {
+    Failure::new("config_invalid", error.to_string())
+}
+
+impl Sources {
+    /// Reads the file (if any) and the environment; `flags` are `path = value` pairs that overrule both.
+    pub fn read(file: Option<&Path>, flags: &[(&str, String)]) -> Result<Self, Failure> {
+        let mut figment = Figment::from(Serialized::defaults(Defaults {
+            pool_name: "default",
+            coordinator: CoordinatorConfig::default(),
+            state_dir: "/var/lib/forgeplane/worker",
+            workspace_root: "/var/lib/forgeplane/workspaces",
+            unsafe_no_isolation: false,
+            drain_timeout_s: 300,
+            probes: ProbesConfig { listen: Some(SocketAddr::from(([127, 0, 0, 1], 8423))) },
+            log: LogConfig { format: LogFormat::Text, filter: "info".into() },
+        }));
+        if let Some(file) = file {
+            if !file.is_file() {
+                return Err(Failure::new("config_missing", format!("there is no file {}", file.display())));
+            }
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        // The name of the file itself is not part of what it says.
+        figment = figment.merge(Env::prefixed(PREFIX).ignore(&["config"]).split("__"));
+        for (path, value) in flags {
+            figment = figment.merge(Serialized::default(path, value));
+        }
+        Ok(Self(figment))
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> Result<Config, Failure> {
+        self.0.extract().map_err(|e| {
+            invalid(e).way_out("`--print-config` shows what is in force; the names are in README.md")
+        })
+    }
+
+    /// What is in force, as a file would say it, with secrets blotted out.
+    pub fn print(&self) -> Result<String, Failure> {
+        let mut table: toml::Table = self.0.extract().map_err(invalid)?;
+        blot(&mut table);
+        toml::to_string_pretty(&table).map_err(invalid)
+    }
+}
+
+/// Replaces secrets.
+fn blot(table: &mut toml::Table) {
+    for (name, value) in table {
+        match value {
+            toml::Value::Table(inner) => blot(inner),
+            value
+                if matches!(
+                    name.as_str(),
+                    "password" | "token" | "nkey_seed" | "seed" | "enrollment_token"
+                ) =>
+            {
+                *value = toml::Value::String("***".into());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|e| Failure::new("file_unreadable", format!("{}: {e}", path.display())))
+}
+
+fn read_secret(path: &Path) -> Result<SecretString, Failure> {
+    String::from_utf8(read(path)?)
+        .map(|text| SecretString::from(text.trim()))
+        .map_err(|_| Failure::new("file_unreadable", format!("{} is not text", path.display())))
+}
+
+impl Config {
+    /// How to reach the coordinators.
+    pub fn connect(&self) -> Result<ConnectOptions, Failure> {
+        let it = &self.coordinator;
+        let identity = match (&it.certificate, &it.key) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read_secret(key)?)),
+            (None, None) => None,
+            _ => {
+                return Err(Failure::new(
+                    "tls_incomplete",
+                    "`coordinator.certificate` and `coordinator.key` are given together",
+                ));
+            }
+        };
+        Ok(ConnectOptions {
+            urls: it.urls.clone(),
+            ca: it.ca.as_deref().map(read).transpose()?,
+            identity,
+            server_name: it.server_name.clone(),
+            unsafe_plaintext: it.unsafe_plaintext,
+        })
+    }
+
+    /// What the worker itself needs.
+    pub fn worker(&self) -> Result<WorkerConfig, Failure> {
+        let mut worker = WorkerConfig::new(
+            self.name.clone(),
+            self.pool_name.clone(),
+            self.state_dir.clone(),
+            self.workspace_root.clone(),
+            self.isolation()?,
+        );
+        worker.enrollment_token = match (&self.enrollment_token, &self.enrollment_token_file) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::new(
+                    "config_ambiguous",
+                    "`enrollment_token` and `enrollment_token_file` are both given",
+                ));
+            }
+            (token @ Some(_), None) => token.clone(),
+            // Its file may be gone once the worker has enrolled.
+            (None, Some(file)) if file.exists() => Some(read_secret(file)?),
+            (None, _) => None,
+        };
+        if !self.tools.is_empty() {
+            let tools = self.tools.iter().map(|(label, path)| {
+                let tool: Tool =
+                    label.parse().map_err(|e: forgeplane_core::model::UnknownTool| invalid(e))?;
+                Ok((tool, path.clone()))
+            });
+            worker.tools = Tools::Explicit(tools.collect::<Result<_, Failure>>()?);
+        }
+        Ok(worker)
+    }
+
+    fn isolation(&self) -> Result<Isolation, Failure> {
+        match (self.unsafe_no_isolation, self.iac_uid) {
+            (true, None) => Ok(Isolation::UnsafeNone),
+            (true, Some(_)) => {
+                Err(Failure::new("config_ambiguous", "`unsafe_no_isolation` and `iac_uid` are both given"))
+            }
+            (false, None) => Err(Failure::new("iac_uid_missing", "no user id for tools is given").way_out(
+                "set `iac_uid` (FORGEPLANE_WORKER_IAC_UID) to a user id that nothing else uses on this host",
+            )),
+            (false, Some(uid)) => {
+                let reaper_uid = match self.reaper_uid {
+                    Some(reaper) => reaper,
+                    None => uid.checked_add(1).ok_or_else(|| invalid("`iac_uid` is too large"))?,
+                };
+                Ok(Isolation::Uid { uid, gid: self.iac_gid.unwrap_or(uid), reaper_uid })
+            }
+        }
+    }
+}

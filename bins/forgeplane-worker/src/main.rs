@@ -1,0 +1,152 @@
+//! The Forgeplane worker: runs tools for coordinators that it reaches by gRPC, and through NATS if told so.
+//!
+//! SIGTERM or SIGINT drains: nothing new is taken, what runs goes on for `drain_timeout_s` and is then interrupted so
+//! that it can save its state. A second signal interrupts at once.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program talks to its terminal")]
+
+mod config;
+mod failure;
+mod nats;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use forgeplane_core::ports::JobQueue;
+use forgeplane_proto::client::GrpcControlPlane;
+use forgeplane_telemetry::{Metrics, Readiness, serve_probes};
+use forgeplane_worker::{Shutdown, Worker, WorkerError};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use config::{Config, Sources};
+use failure::Failure;
+use nats::NatsJobs;
+
+/// A Forgeplane worker: runs Terraform, OpenTofu and Ansible for coordinators
+#[derive(Debug, Parser)]
+#[command(name = "forgeplane-worker", version)]
+struct Cli {
+    /// Configuration file (TOML)
+    #[arg(long, value_name = "FILE", env = "FORGEPLANE_WORKER_CONFIG")]
+    config: Option<PathBuf>,
+    /// Print the configuration in force, secrets blotted out, and end
+    #[arg(long)]
+    print_config: bool,
+    /// Overrule one setting, such as `--set pool_name=fast`; not for secrets
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    // The same executable is the sandbox helper; that must be decided before anything else.
+    forgeplane_worker::sandbox::run_if_helper();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Failure::new("no_runtime", error.to_string()).report(),
+    };
+    match runtime.block_on(run(cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    let flags = cli
+        .set
+        .iter()
+        .map(|text| match text.split_once('=') {
+            Some((name, value)) => Ok((name, value.to_owned())),
+            None => Err(Failure::new("flag_invalid", format!("--set {text}: expected NAME=VALUE"))),
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let sources = Sources::read(cli.config.as_deref(), &flags)?;
+    if cli.print_config {
+        print!("{}", sources.print()?);
+        return Ok(());
+    }
+    work(sources.config()?).await
+}
+
+async fn work(config: Config) -> Result<(), Failure> {
+    forgeplane_telemetry::init_logs(config.log.format, &config.log.filter);
+    let control =
+        GrpcControlPlane::new(&config.connect()?).map_err(|e| Failure::new(e.code(), e.to_string()))?;
+    let worker = config.worker()?;
+    let metrics = Metrics::install().map_err(|e| Failure::new("metrics_unavailable", e.to_string()))?;
+    let readiness = Readiness::default();
+    let probes_stop = CancellationToken::new();
+    let mut probes = JoinSet::new();
+    if let Some(address) = config.probes.listen {
+        let listener = TcpListener::bind(address).await.map_err(|e| {
+            Failure::new("address_unavailable", format!("`probes.listen`: cannot listen on {address}: {e}"))
+        })?;
+        probes.spawn(serve_probes(listener, metrics, readiness.clone(), probes_stop.clone()));
+    }
+    let shutdown = Shutdown::new();
+    end_on_signals(shutdown.clone(), readiness.clone(), Duration::from_secs(config.drain_timeout_s))?;
+    let queue: Arc<dyn JobQueue> = match config.nats {
+        Some(options) => Arc::new(NatsJobs::new(options)),
+        None => Arc::new(control.queue()),
+    };
+    let result = async {
+        let started = match Worker::new(worker, control, queue).start(shutdown.clone()).await {
+            // Told to end before it could begin.
+            Err(WorkerError::Control(_)) if shutdown.drain.is_cancelled() => return Ok(()),
+            started => started?,
+        };
+        readiness.set(true);
+        println!("ready");
+        started.run().await
+    };
+    let result = result.await.map_err(|e: WorkerError| Failure::new(e.code(), e.to_string()));
+    readiness.set(false);
+    probes_stop.cancel();
+    while probes.join_next().await.is_some() {}
+    result
+}
+
+fn end_on_signals(shutdown: Shutdown, readiness: Readiness, patience: Duration) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new("signals_unavailable", e.to_string());
+    let mut signals = Signals {
+        interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        terminate: signal(SignalKind::terminate()).map_err(failed)?,
+    };
+    tokio::spawn(async move {
+        signals.next().await;
+        tracing::info!(patience_s = patience.as_secs(), "draining: what runs may end, nothing new is taken");
+        readiness.set(false);
+        shutdown.drain.cancel();
+        tokio::select! {
+            () = signals.next() => tracing::info!("asked again: what runs is interrupted now"),
+            () = tokio::time::sleep(patience) => tracing::info!("what still runs is interrupted now"),
+        }
+        shutdown.stop();
+    });
+    Ok(())
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

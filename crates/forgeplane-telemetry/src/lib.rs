@@ -1,0 +1,24 @@
+//! What a Forgeplane process tells of itself: structured logs, Prometheus metrics, liveness and readiness.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+//! use forgeplane_telemetry::{Metrics, Readiness, serve_probes};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! let metrics = Metrics::install().unwrap();
+//! let readiness = Readiness::default();
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+//! let shutdown = CancellationToken::new();
+//! let serving = tokio::spawn(serve_probes(listener, metrics, readiness.clone(), shutdown.clone()));
+//! readiness.set(true);
+//! shutdown.cancel();
+//! serving.await.unwrap().unwrap();
+//! # });
+//! ```
+#![forbid(unsafe_code)]
+
+mod logs;
+mod probes;
+
+pub use logs::{LogFormat, init_logs};
+pub use probes::{Metrics, MetricsError, Readiness, serve_probes};
