@@ -45,7 +45,7 @@ pub fn nats_server_2_9() -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("FORGEPLANE_TEST_NATS_SERVER_2_9") {
         return Ok(given.into());
     }
-    let server = unpacked("nats/2.9", &["nats-server"], "usr/sbin/nats-server")
+    let server = unpacked("nats/2.9", &[&["nats-server"]], "usr/sbin/nats-server")
         .map_err(|e| {
             format!("{e}\nlet FORGEPLANE_TEST_NATS_SERVER_2_9 name a nats-server 2.9 and try again")
         })?
@@ -127,34 +127,33 @@ pub fn postgres() -> Result<()> {
 pub fn pgbouncer() -> Result<PathBuf> {
     unpacked(
         "pgbouncer",
-        &["pgbouncer", "libc-ares2", "libcares2", "libevent-2.1-7", "libevent-2.1-7t64"],
+        &[&["pgbouncer"], &["libc-ares2", "libcares2"], &["libevent-2.1-7", "libevent-2.1-7t64"]],
         "usr/sbin/pgbouncer",
     )
 }
 
 /// Unpacks distribution packages below `target/<name>`, without installing them: nothing is started and nothing of the
-/// system changes. Of the packages those are taken that the distribution has; `proof` must be there afterwards.
-fn unpacked(name: &str, packages: &[&str], proof: &str) -> Result<PathBuf> {
+/// system changes. A package is given by the names it has in one release or another; `proof` must be there afterwards.
+fn unpacked(name: &str, packages: &[&[&str]], proof: &str) -> Result<PathBuf> {
     let home = root().join("target").join(name);
     if home.join(proof).exists() {
         return Ok(home);
     }
-    let failed = |e| format!("{e}\n`{}` cannot be unpacked into {}", packages.join(" "), home.display());
+    let failed = |e| format!("{e}\n{packages:?} cannot be unpacked into {}", home.display());
     std::fs::create_dir_all(&home).map_err(|e| failed(e.to_string()))?;
-    let download = || {
-        packages
-            .iter()
-            .filter(|package| succeeds(Command::new("apt-cache").args(["show", package])))
-            .try_for_each(|package| {
-                let mut command = Command::new("apt-get");
-                execute(command.args(["download", "--quiet", "--quiet", package]).current_dir(&home))
-            })
+    let download = |package: &str| {
+        // Only trying tells: the list also has names without a version, of which nothing can be downloaded.
+        succeeds(Command::new("apt-get").args(["download", "--quiet", "--quiet", package]).current_dir(&home))
     };
-    // The list of packages may be missing or out of date.
-    if (!succeeds(Command::new("apt-cache").args(["show", packages[0]])) || download().is_err()) && is_root()
-    {
+    let missing = || packages.iter().find(|names| !names.iter().any(|name| download(name)));
+    let mut lacking = missing();
+    if lacking.is_some() && is_root() {
+        // The list of packages may be missing or out of date.
         execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"])).map_err(failed)?;
-        download().map_err(failed)?;
+        lacking = missing();
+    }
+    if let Some(names) = lacking {
+        return Err(failed(format!("`apt-get download` gives none of {names:?}")));
     }
     for entry in std::fs::read_dir(&home).map_err(|e| failed(e.to_string()))? {
         let path = entry.map_err(|e| failed(e.to_string()))?.path();
