@@ -348,7 +348,12 @@ impl World {
         {
             holding.push(Holding { fence: attempt.fence, nonce: claim.nonce });
         }
-        if self.control.heartbeat(&self.workers[worker].session, Heartbeat { holding }).await.is_err() {
+        if self
+            .control
+            .heartbeat(&self.workers[worker].session, Heartbeat { holding, draining: false })
+            .await
+            .is_err()
+        {
             // The session ended with time: a worker registers again.
             let (worker_name, key) = (self.workers[worker].name.clone(), self.workers[worker].key.clone());
             if let Ok(session) = self.register(&worker_name, &key, None).await {
