@@ -423,10 +423,18 @@ pub enum WorkerCommand {
         /// Name or id
         worker: String,
     },
+    /// Have a worker replace its signing key, once nothing depends on the old one
+    RotateKey {
+        /// Name or id
+        worker: String,
+    },
     /// Kill a worker's credential
     Disconnect {
         /// Name or id
         worker: String,
+        /// Its keys may be in the wrong hands: nothing they sign ends an attempt any more
+        #[arg(long)]
+        compromised: bool,
     },
 }
 

@@ -9,6 +9,7 @@
 //! | [`ports`] | the traits a backend implements |
 //! | [`coordinator`] | load → rule → commit → outbox, and the four background loops |
 //! | [`evidence`] | signed envelopes and their verification |
+//! | [`check`] | whether a store holds what the protocol promises |
 //! | [`memory`] | readable reference backends |
 //!
 //! Nothing in this crate knows SQL, NATS, gRPC, HTTP or an infrastructure tool, and nothing in
@@ -23,6 +24,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod coordinator;
 pub mod digest;
 pub mod evidence;

@@ -203,7 +203,7 @@ impl From<Heartbeat> for v1::HeartbeatRequest {
             .into_iter()
             .map(|h| v1::Holding { fence: h.fence.0, nonce: nonce_bytes(h.nonce) })
             .collect();
-        Self { holding }
+        Self { holding, draining: it.draining }
     }
 }
 
@@ -216,7 +216,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             .into_iter()
             .map(|h| Ok(Holding { fence: Fence(h.fence), nonce: nonce(&h.nonce)? }))
             .collect::<Result<_>>()?;
-        Ok(Self { holding })
+        Ok(Self { holding, draining: it.draining })
     }
 }
 
@@ -233,7 +233,8 @@ impl From<Orders> for v1::Orders {
                 v1::StopOrder { fence: stop.fence.0, cause: cause.into() }
             })
             .collect();
-        Self { stops, drain: it.drain }
+        let rotate_key = it.rotate_key.map(digest_bytes);
+        Self { stops, drain: it.drain, rotate_key }
     }
 }
 
@@ -253,7 +254,8 @@ impl TryFrom<v1::Orders> for Orders {
                 Ok(StopOrder { fence: Fence(stop.fence), cause })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { stops, drain: it.drain })
+        let rotate_key = it.rotate_key.map(|key| digest(&key)).transpose()?;
+        Ok(Self { stops, drain: it.drain, rotate_key })
     }
 }
 
@@ -476,8 +478,11 @@ mod tests {
 
     #[test]
     fn orders_logs_claims_and_receipts_survive_the_wire() {
-        let orders =
-            Orders { stops: vec![StopOrder { fence: Fence(3), cause: StopCause::Deadline }], drain: true };
+        let orders = Orders {
+            stops: vec![StopOrder { fence: Fence(3), cause: StopCause::Deadline }],
+            drain: true,
+            rotate_key: Some(Digest::of(b"key")),
+        };
         assert_eq!(Orders::try_from(v1::Orders::from(orders.clone())), Ok(orders));
         assert_eq!(ClaimRef::try_from(v1::ClaimRef::from(claim())), Ok(claim()));
         let frame = LogFrame {
@@ -505,7 +510,8 @@ mod tests {
 
     #[test]
     fn g30_unknown_enum_values_and_missing_fields_are_refused() {
-        let order = v1::Orders { stops: vec![v1::StopOrder { fence: 1, cause: 99 }], drain: false };
+        let order =
+            v1::Orders { stops: vec![v1::StopOrder { fence: 1, cause: 99 }], drain: false, rotate_key: None };
         assert_eq!(Orders::try_from(order).unwrap_err().field, "cause");
         let frame = v1::LogFrame { stream: 0, at_us: 0, bytes: Bytes::new() };
         assert_eq!(LogFrame::try_from(frame).unwrap_err().field, "stream");

@@ -335,7 +335,7 @@ impl Running {
         intent: &Intent,
         statement: &S,
     ) -> Result<Envelope, WorkerError> {
-        let envelope = Envelope::sign(statement, self.identity.signing_key())
+        let envelope = Envelope::sign(statement, &self.identity.signing_key())
             .map_err(|e| at("the outcome")(std::io::Error::other(e)))?;
         self.journal.record(intent, Stage::Signed { envelope: envelope.to_json() })?;
         Ok(envelope)
@@ -358,7 +358,7 @@ impl Running {
             reason: why.reason,
             retryable: why.retryable,
         };
-        let envelope = Envelope::sign(&statement, self.identity.signing_key())
+        let envelope = Envelope::sign(&statement, &self.identity.signing_key())
             .map_err(|e| at("the statement")(std::io::Error::other(e)))?;
         match while_unavailable("report", stop, || self.link.conclude(envelope.clone())).await {
             Ok(_) => Ok(Settled::Yes),

@@ -56,6 +56,12 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
+/// Gives a file another name durably, in place of whatever has it.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_parent(to)
+}
+
 /// Removes a file durably; a missing one is fine.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {

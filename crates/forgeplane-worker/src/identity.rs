@@ -3,11 +3,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
-use ed25519_dalek::{Signer as _, SigningKey};
-use forgeplane_core::evidence::registration_message;
-use forgeplane_core::model::Name;
-use forgeplane_core::ports::Challenge;
+use ed25519_dalek::SigningKey;
+use forgeplane_core::digest::Digest;
+use forgeplane_core::evidence::key_id;
 use zeroize::Zeroizing;
 
 use crate::durable;
@@ -15,52 +15,90 @@ use crate::error::{WorkerError, at};
 
 /// Who this worker is: a key that was made here and never leaves.
 pub(crate) struct Identity {
-    key: SigningKey,
+    key: RwLock<SigningKey>,
+    /// The key in force.
+    path: PathBuf,
+    /// The key that is to take its place, while the coordinator's word on that is not known.
+    next: PathBuf,
     pin: PathBuf,
+}
+
+fn read(path: &Path) -> Result<Option<SigningKey>, WorkerError> {
+    if durable::is_exposed(path).unwrap_or(false) {
+        return Err(WorkerError::StateCorrupt {
+            path: path.to_path_buf(),
+            reason: "the worker's key can be read by others: if it was, remove it and enroll this worker anew; if not, `chmod 600` it".into(),
+        });
+    }
+    let text = match fs::read_to_string(path).map(Zeroizing::new) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(at(path)(error)),
+    };
+    let mut seed = Zeroizing::new([0; 32]);
+    hex::decode_to_slice(text.trim(), seed.as_mut()).map_err(|_| WorkerError::StateCorrupt {
+        path: path.to_path_buf(),
+        reason:
+            "not a key of 64 hex digits: restore it from a backup, or remove it and enroll this worker anew"
+                .into(),
+    })?;
+    Ok(Some(SigningKey::from_bytes(&seed)))
+}
+
+/// Makes a key; on disk when this returns.
+fn make(path: &Path) -> Result<SigningKey, WorkerError> {
+    let mut seed = Zeroizing::new([0; 32]);
+    getrandom::fill(seed.as_mut()).map_err(|e| at(path)(io::Error::other(e)))?;
+    let text = Zeroizing::new(hex::encode(*seed));
+    durable::replace(path, text.as_bytes()).map_err(at(path))?;
+    Ok(SigningKey::from_bytes(&seed))
 }
 
 impl Identity {
     /// Reads the key, or makes one at the first start.
     pub(crate) fn load(state_dir: &Path) -> Result<Self, WorkerError> {
         let path = state_dir.join("identity.key");
-        if durable::is_exposed(&path).unwrap_or(false) {
-            return Err(WorkerError::StateCorrupt {
-                path,
-                reason: "the worker's key can be read by others: if it was, remove it and enroll this worker anew; if not, `chmod 600` it".into(),
-            });
-        }
-        let seed = match fs::read_to_string(&path).map(Zeroizing::new) {
-            Ok(text) => {
-                let mut seed = Zeroizing::new([0; 32]);
-                hex::decode_to_slice(text.trim(), seed.as_mut()).map_err(|_| WorkerError::StateCorrupt {
-                    path: path.clone(),
-                    reason: "not a key of 64 hex digits: restore it from a backup, or remove it and enroll this worker anew".into(),
-                })?;
-                seed
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut seed = Zeroizing::new([0; 32]);
-                getrandom::fill(seed.as_mut()).map_err(|e| at(&path)(io::Error::other(e)))?;
-                let text = Zeroizing::new(hex::encode(*seed));
-                durable::replace(&path, text.as_bytes()).map_err(at(&path))?;
-                seed
-            }
-            Err(error) => return Err(at(&path)(error)),
+        let key = match read(&path)? {
+            Some(key) => key,
+            None => make(&path)?,
         };
-        Ok(Self { key: SigningKey::from_bytes(&seed), pin: state_dir.join("coordinator.pub") })
+        Ok(Self {
+            key: RwLock::new(key),
+            path,
+            next: state_dir.join("identity-next.key"),
+            pin: state_dir.join("coordinator.pub"),
+        })
     }
 
-    pub(crate) fn signing_key(&self) -> &SigningKey {
-        &self.key
+    /// The key in force.
+    pub(crate) fn signing_key(&self) -> SigningKey {
+        // A key is replaced whole; a panic elsewhere cannot leave one half-made.
+        self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn public_key(&self) -> [u8; 32] {
-        self.key.verifying_key().to_bytes()
+    /// The id of the key in force.
+    pub(crate) fn key_id(&self) -> Digest {
+        key_id(self.signing_key().verifying_key().as_bytes())
     }
 
-    /// Proves possession of the key for a registration.
-    pub(crate) fn prove(&self, challenge: &Challenge, name: &Name, pool: &Name) -> [u8; 64] {
-        self.key.sign(&registration_message(&challenge.0, name.as_str(), pool.as_str())).to_bytes()
+    /// The key of a replacement that was begun.
+    pub(crate) fn next_key(&self) -> Result<Option<SigningKey>, WorkerError> {
+        read(&self.next)
+    }
+
+    /// Begins a replacement, or goes on with the one that was begun.
+    pub(crate) fn make_next_key(&self) -> Result<SigningKey, WorkerError> {
+        match self.next_key()? {
+            Some(key) => Ok(key),
+            None => make(&self.next),
+        }
+    }
+
+    /// Ends a replacement: the next key is the one in force.
+    pub(crate) fn adopt(&self, next: SigningKey) -> Result<(), WorkerError> {
+        durable::rename(&self.next, &self.path).map_err(at(&self.path))?;
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
     }
 
     /// Pins the coordinator's key at the first registration and refuses any other one later.
@@ -84,8 +122,8 @@ mod tests {
     fn a_key_is_made_once_and_private() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let first = Identity::load(dir.path()).unwrap().public_key();
-        assert_eq!(Identity::load(dir.path()).unwrap().public_key(), first);
+        let first = Identity::load(dir.path()).unwrap().key_id();
+        assert_eq!(Identity::load(dir.path()).unwrap().key_id(), first);
         let mode = fs::metadata(dir.path().join("identity.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
@@ -105,6 +143,22 @@ mod tests {
         durable::replace(&dir.path().join("identity.key"), b"xyz").unwrap();
         assert_eq!(Identity::load(dir.path()).err().unwrap().code(), "worker_state_corrupt");
     }
+
+    #[test]
+    fn a_replacement_that_was_begun_goes_on_with_the_same_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = Identity::load(dir.path()).unwrap();
+        let old = identity.key_id();
+        let next = identity.make_next_key().unwrap();
+        let again = Identity::load(dir.path()).unwrap();
+        assert_eq!(again.key_id(), old);
+        assert_eq!(again.make_next_key().unwrap(), next);
+        again.adopt(next.clone()).unwrap();
+        assert_eq!(again.key_id(), key_id(next.verifying_key().as_bytes()));
+        assert_eq!(Identity::load(dir.path()).unwrap().key_id(), again.key_id());
+        assert!(again.next_key().unwrap().is_none());
+    }
+
     #[test]
     fn a_key_that_others_can_read_is_not_used() {
         use std::os::unix::fs::PermissionsExt as _;

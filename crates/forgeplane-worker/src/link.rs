@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use forgeplane_core::evidence::Envelope;
+use ed25519_dalek::{Signer as _, SigningKey};
+use forgeplane_core::evidence::{Envelope, KeyRotation, registration_message};
 use forgeplane_core::id::WorkerId;
 use forgeplane_core::model::Name;
 use forgeplane_core::ports::*;
@@ -42,13 +43,36 @@ pub(crate) struct Link {
     pub(crate) heartbeat: Duration,
 }
 
+/// Registers with the key in force. If that is not the coordinator's any more, the answer to a rotation may have been
+/// lost: then with the one that was to follow.
 async fn register(
     control: &dyn ControlPlane,
     identity: &Identity,
     introduction: &Introduction,
+) -> Result<Registered, WorkerError> {
+    let refused = match register_with(control, &identity.signing_key(), introduction).await {
+        Err(ControlError::Refused(refusal)) if refusal.code == Code::KeyUnusable => refusal,
+        other => return Ok(other?),
+    };
+    let Some(next) = identity.next_key()? else { return Err(ControlError::Refused(refused).into()) };
+    match register_with(control, &next, introduction).await {
+        Ok(registered) => {
+            identity.adopt(next)?;
+            Ok(registered)
+        }
+        Err(ControlError::Refused(_)) => Err(ControlError::Refused(refused).into()),
+        Err(unavailable) => Err(unavailable.into()),
+    }
+}
+
+async fn register_with(
+    control: &dyn ControlPlane,
+    key: &SigningKey,
+    introduction: &Introduction,
 ) -> Result<Registered, ControlError> {
     let challenge = control.challenge().await?;
-    let proof = identity.prove(&challenge, &introduction.name, &introduction.pool);
+    let message = registration_message(&challenge.0, introduction.name.as_str(), introduction.pool.as_str());
+    let proof = key.sign(&message).to_bytes();
     control
         .register(Registration {
             name: introduction.name.clone(),
@@ -57,7 +81,7 @@ async fn register(
             // All runs of a worker share one IaC user id, so it runs one at a time.
             max_jobs: 1,
             unsafe_no_isolation: introduction.unsafe_no_isolation,
-            public_key: identity.public_key(),
+            public_key: key.verifying_key().to_bytes(),
             enrollment_token: introduction.enrollment_token.clone(),
             challenge,
             proof,
@@ -91,6 +115,7 @@ calls! {
     append_log(append: LogAppend) -> u64;
     put_state(write: StateWrite) -> u64;
     put_artifact(upload: ArtifactUpload) -> ();
+    rotate_key(rotation: Envelope) -> ();
     conclude(envelope: Envelope) -> ReceiptAnswer;
 }
 
@@ -130,6 +155,25 @@ impl Link {
         answer.map_err(|error| self.unless_about_us(error))
     }
 
+    /// Replaces the key. The next one is on disk before the coordinator hears of it, and takes the old one's place when
+    /// the coordinator has it; whatever is lost on the way, one of the two registers this worker.
+    pub(crate) async fn replace_key(&self) -> Result<(), WorkerError> {
+        let (old, next) = (self.identity.signing_key(), self.identity.make_next_key()?);
+        let rotation = KeyRotation {
+            worker: self.worker,
+            old_key: self.identity.key_id(),
+            new_key: hex::encode(next.verifying_key().to_bytes()),
+        };
+        let unsigned = |error| ControlError::Unavailable(Box::new(error));
+        let envelope = Envelope::sign(&rotation, &old)
+            .and_then(|signed| signed.countersign::<KeyRotation>(&next))
+            .map_err(unsigned)?;
+        self.rotate_key(envelope).await?;
+        self.identity.adopt(next)?;
+        tracing::info!(key = %self.identity.key_id(), "the key was replaced");
+        Ok(())
+    }
+
     /// A new session, unless somebody else has renewed it since `incarnation`.
     async fn renew(&self, incarnation: u64) -> Result<Session, ControlError> {
         let _one = self.renewing.lock().await;
@@ -137,9 +181,12 @@ impl Link {
         if current.incarnation != incarnation {
             return Ok(current);
         }
-        let registered = register(&*self.control, &self.identity, &self.introduction)
-            .await
-            .map_err(|error| self.unless_about_us(error))?;
+        let registered = register(&*self.control, &self.identity, &self.introduction).await.map_err(
+            |error| match error {
+                WorkerError::Control(error) => self.unless_about_us(error),
+                local => ControlError::Unavailable(local.into()),
+            },
+        )?;
         if registered.coordinator_key != self.coordinator_key {
             return Err(self.retire(Refusal::new(
                 Code::InvalidEvidence,

@@ -55,6 +55,11 @@ impl Shutdown {
     }
 }
 
+/// How long a worker that ends tries to say so.
+const LAST_WORD: Duration = Duration::from_secs(2);
+/// How long after a failed replacement of the key the next one is tried.
+const ROTATION_PAUSE: Duration = Duration::from_secs(10);
+
 /// A worker, ready to run.
 pub struct Worker {
     config: WorkerConfig,
@@ -138,6 +143,7 @@ impl Worker {
             holdings: Holdings::default(),
             current: Mutex::new(None),
             orders: watch::Sender::new(Orders::default()),
+            draining: shutdown.drain.clone(),
             _uid_lock: uid_lock,
             _state_lock: state_lock,
         });
@@ -219,6 +225,7 @@ pub(crate) struct Running {
     pub(crate) holdings: Holdings,
     current: Mutex<Option<(Fence, StopLatch)>>,
     orders: watch::Sender<Orders>,
+    draining: CancellationToken,
     _uid_lock: Option<UidLock>,
     _state_lock: DirLock,
 }
@@ -288,6 +295,28 @@ impl Running {
         self.orders.send_replace(orders);
     }
 
+    /// Waits until the coordinator wants this worker's key replaced.
+    async fn rotation_ordered(&self) {
+        let mut orders = self.orders.subscribe();
+        let ordered = |orders: &Orders| orders.rotate_key == Some(self.identity.key_id());
+        // The sender lives as long as `self`.
+        let _ = orders.wait_for(ordered).await;
+    }
+
+    /// Replaces the signing key, unless something was signed with it or may have to be.
+    async fn replace_key(&self) -> Result<(), WorkerError> {
+        if self.journal.entries()?.is_empty() {
+            self.link.replace_key().await
+        } else {
+            Err(ControlError::Unavailable("outcomes that the old key signed are not delivered yet".into())
+                .into())
+        }
+    }
+
+    fn heartbeat(&self) -> Heartbeat {
+        Heartbeat { holding: self.holdings.all().clone(), draining: self.draining.is_cancelled() }
+    }
+
     /// Watches for orders, so that a cancel arrives at once and not with the next heartbeat.
     async fn watch_orders(&self) {
         let never = CancellationToken::new();
@@ -341,8 +370,10 @@ impl Drop for HeartbeatThread {
 }
 
 async fn beat(running: Arc<Running>, stop: CancellationToken) {
+    let mut told = false;
     loop {
-        let heartbeat = Heartbeat { holding: running.holdings.all().clone() };
+        let heartbeat = running.heartbeat();
+        told |= heartbeat.draining;
         tokio::select! {
             () = stop.cancelled() => return,
             answer = running.link.heartbeat(heartbeat) => match answer {
@@ -356,6 +387,7 @@ async fn beat(running: Arc<Running>, stop: CancellationToken) {
         let jitter = 0.9 + f64::from(random[0]) / 255.0 * 0.2;
         tokio::select! {
             () = stop.cancelled() => return,
+            () = running.draining.cancelled(), if !told => {}
             () = tokio::time::sleep(running.link.heartbeat.mul_f64(jitter)) => {}
         }
     }
@@ -391,6 +423,10 @@ impl Started {
         beside.spawn(either(shutdown.stop.clone(), out_of_service.clone(), ends.waiting.clone()));
         let result = take_jobs(&running, &*queue, &ends).await;
         beside.shutdown().await;
+        if running.draining.is_cancelled() {
+            // So that nothing more is offered to a worker that is not there; without it the offers would expire.
+            let _ = tokio::time::timeout(LAST_WORD, running.link.heartbeat(running.heartbeat())).await;
+        }
         result?;
         match running.link.refusal() {
             Some(refusal) => Err(ControlError::Refused(refusal.clone()).into()),
@@ -418,6 +454,7 @@ async fn either(one: CancellationToken, other: CancellationToken, end: Cancellat
 async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Result<(), WorkerError> {
     running.recover(&ends.taking).await?;
     let mut pause = Pause::default();
+    let mut rotation_pause = tokio::time::Instant::now();
     loop {
         let subscribed = tokio::select! {
             biased;
@@ -436,16 +473,29 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Resu
         };
         pause = Pause::default();
         loop {
-            let delivery = tokio::select! {
-                biased;
-                () = ends.taking.cancelled() => return Ok(()),
-                delivery = stream.next() => match delivery {
-                    Ok(delivery) => delivery,
-                    Err(error) => {
-                        tracing::warn!(%error, "the job queue was lost; subscribing again");
-                        break;
-                    }
-                },
+            let mut next = stream.next();
+            let delivery = loop {
+                tokio::select! {
+                    biased;
+                    () = ends.taking.cancelled() => return Ok(()),
+                    // Between jobs: then nothing has to be signed with the key that goes.
+                    () = async {
+                        tokio::time::sleep_until(rotation_pause).await;
+                        running.rotation_ordered().await;
+                    } => if let Err(error) = running.replace_key().await {
+                        tracing::warn!(%error, "the key could not be replaced; trying again");
+                        rotation_pause = tokio::time::Instant::now() + ROTATION_PAUSE;
+                    },
+                    delivery = &mut next => break delivery,
+                }
+            };
+            drop(next);
+            let delivery = match delivery {
+                Ok(delivery) => delivery,
+                Err(error) => {
+                    tracing::warn!(%error, "the job queue was lost; subscribing again");
+                    break;
+                }
             };
             let job = delivery.job().clone();
             // Beside each other: a queue that does not answer must not keep a stop from reaching the tool.

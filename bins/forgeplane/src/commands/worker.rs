@@ -16,7 +16,9 @@ pub async fn run(context: &Context, command: WorkerCommand) -> Result<ExitCode, 
         WorkerCommand::Enroll { pool, expires } => return enroll(context, pool, *expires).await,
         WorkerCommand::Drain { worker } => (worker, "drain"),
         WorkerCommand::Reactivate { worker } => (worker, "reactivate"),
-        WorkerCommand::Disconnect { worker } => (worker, "disconnect"),
+        WorkerCommand::RotateKey { worker } => (worker, "rotate-key"),
+        WorkerCommand::Disconnect { worker, compromised: false } => (worker, "disconnect"),
+        WorkerCommand::Disconnect { worker, compromised: true } => (worker, "distrust"),
     };
     let worker: Worker =
         context.client.post(&format!("/workers/{}/{verb}", segment(worker)), &serde_json::json!({})).await?;

@@ -12,13 +12,16 @@ use super::credentials::hash;
 use super::transact::Step;
 use super::{Coordinator, CoordinatorError, Result};
 use crate::digest::Digest;
-use crate::evidence::{BundleManifest, Envelope, StateRef, key_id, registration_message};
+use crate::evidence::{
+    BundleManifest, Envelope, EvidenceError, KeyRotation, StateRef, key_id, public_key_from_hex,
+    registration_message,
+};
 use crate::id::{AttemptId, WorkerId};
 use crate::model::*;
 use crate::ports::*;
 use crate::refusal::{Code, Refusal};
 use crate::rules::lifecycle::after;
-use crate::rules::{claim, registration, state};
+use crate::rules::{claim, registration, rotation, state};
 use crate::seal::VaultError;
 
 /// How long a challenge may be answered.
@@ -148,6 +151,7 @@ impl Coordinator {
             worker: worker.id,
             incarnation: worker.incarnation,
             last_seen: now,
+            draining: heartbeat.draining,
             held: heartbeat
                 .holding
                 .into_iter()
@@ -177,7 +181,36 @@ impl Coordinator {
             .filter(|a| a.claim.is_some())
             .filter_map(|a| Some(StopOrder { fence: a.fence, cause: a.stop? }))
             .collect();
-        Ok(Orders { stops, drain: worker.draining })
+        Ok(Orders { stops, drain: worker.draining, rotate_key: worker.rotate_key.then_some(worker.key) })
+    }
+
+    async fn take_rotation(&self, session: &Session, envelope: &Envelope) -> Result<()> {
+        let worker = self.session(session).await?;
+        let said: KeyRotation = envelope.peek()?;
+        if said.worker != worker.id {
+            return Err(Refusal::new(Code::InvalidEvidence, "the rotation is of another worker").into());
+        }
+        let old = self.load::<WorkerKey>("worker key", said.old_key).await?;
+        let [old_public, new_public] = [&old.public_key, &said.new_key].map(|key| public_key_from_hex(key));
+        let unreadable = |e: EvidenceError| Refusal::new(Code::InvalidEvidence, e.to_string());
+        let (old_public, new_public) = (old_public.map_err(unreadable)?, new_public.map_err(unreadable)?);
+        let said: KeyRotation = envelope.verify_all(&[old_public, new_public])?;
+        let proven = rotation::Proven {
+            old_key: said.old_key,
+            new_key: key_id(&new_public),
+            public_key: said.new_key,
+        };
+        let proven = &proven;
+        self.transact(|| async move {
+            let worker = self.session(session).await?;
+            let old = self.load::<WorkerKey>("worker key", proven.old_key).await?;
+            let new = self.store().get_as::<WorkerKey>(proven.new_key).await?;
+            match rotation::rotate(&worker, &old, new.as_deref(), proven, self.now())? {
+                rotation::Decision::Again => Ok(Step::Done(())),
+                rotation::Decision::Rotate(changes) => Ok(Step::Commit(changes, ())),
+            }
+        })
+        .await
     }
 
     async fn wait_for_orders(&self, session: &Session, known: &Orders) -> Result<Orders> {
@@ -531,6 +564,14 @@ impl ControlPlane for InProcess {
         upload: ArtifactUpload,
     ) -> std::result::Result<(), ControlError> {
         Ok(self.0.take_artifact(session, upload).await?)
+    }
+
+    async fn rotate_key(
+        &self,
+        session: &Session,
+        rotation: Envelope,
+    ) -> std::result::Result<(), ControlError> {
+        Ok(self.0.take_rotation(session, &rotation).await?)
     }
 
     async fn conclude(

@@ -9,7 +9,7 @@ use crate::model::*;
 use crate::ports::{Page, Permission, Select, StoreExt as _};
 use crate::refusal::{Code, Refusal};
 use crate::rules::schedule::{Candidate, View};
-use crate::rules::{Settings, capacity, object};
+use crate::rules::{Settings, capacity, object, rotation};
 
 /// A worker with what is computed about it.
 #[derive(Debug, Clone)]
@@ -159,6 +159,36 @@ impl Coordinator {
         self.change_worker(caller, name_or_id, EventKind::WorkerDisconnected, |worker| Worker {
             disconnected: true,
             ..worker
+        })
+        .await
+    }
+
+    /// Asks a worker to replace its key; it does so once nothing depends on the old one.
+    ///
+    /// # Errors
+    /// Without the permission; [`Code::NotFound`].
+    pub async fn rotate_worker_key(&self, caller: &Caller, name_or_id: &str) -> Result<Worker> {
+        self.change_worker(caller, name_or_id, EventKind::WorkerKeyRotationRequested, |worker| Worker {
+            rotate_key: true,
+            ..worker
+        })
+        .await
+    }
+
+    /// As [`Coordinator::disconnect_worker`], for a worker whose keys may be in the wrong hands: they count for
+    /// nothing any more, also for attempts that are pinned to them. Such outcomes are kept as evidence.
+    ///
+    /// # Errors
+    /// Without the permission; [`Code::NotFound`].
+    pub async fn distrust_worker(&self, caller: &Caller, name_or_id: &str) -> Result<Worker> {
+        self.authorize(caller, Permission::WorkerAdmin)?;
+        self.transact(|| async move {
+            let worker = self.find_worker(name_or_id).await?;
+            let keys: Vec<_> =
+                self.store().list_as::<WorkerKey>(&Select::WorkerKeys(worker.id), &Page::all()).await?;
+            let changes = rotation::distrust(&worker, &keys, &caller.actor(), self.now());
+            let next = Worker { disconnected: true, ..worker.value };
+            Ok(if changes.puts.is_empty() { Step::Done(next) } else { Step::Commit(changes, next) })
         })
         .await
     }

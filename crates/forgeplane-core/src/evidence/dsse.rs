@@ -35,7 +35,7 @@ pub struct Envelope {
     pub payload_type: String,
     /// Base64 of the payload bytes.
     pub payload: String,
-    /// Exactly one signature.
+    /// One signature; a [`KeyRotation`](super::KeyRotation) has two.
     pub signatures: Vec<EnvelopeSignature>,
 }
 
@@ -96,15 +96,21 @@ impl Envelope {
         if payload.len() > MAX_PAYLOAD_BYTES {
             return Err(EnvelopeError::TooLarge);
         }
-        let signature = key.sign(&pre_authentication_encoding(S::PAYLOAD_TYPE, &payload));
         Ok(Self {
             payload_type: S::PAYLOAD_TYPE.to_owned(),
             payload: STANDARD.encode(&payload),
-            signatures: vec![EnvelopeSignature {
-                keyid: key_id(key.verifying_key().as_bytes()),
-                sig: STANDARD.encode(signature.to_bytes()),
-            }],
+            signatures: vec![signature(S::PAYLOAD_TYPE, &payload, key)],
         })
+    }
+
+    /// Adds another key's signature over the same bytes.
+    ///
+    /// # Errors
+    /// When the payload is of another type or not readable.
+    pub fn countersign<S: Statement>(mut self, key: &SigningKey) -> Result<Self, EnvelopeError> {
+        let payload = self.payload_bytes::<S>()?;
+        self.signatures.push(signature(S::PAYLOAD_TYPE, &payload, key));
+        Ok(self)
     }
 
     /// The envelope as JSON text: what is stored, sent and digested.
@@ -155,22 +161,36 @@ impl Envelope {
     /// # Errors
     /// When type, size, key, signature or content are wrong.
     pub fn verify<S: Statement>(&self, public_key: &[u8; 32]) -> Result<S, EnvelopeError> {
-        let expected = key_id(public_key);
-        let found = self.signer()?;
-        if found != expected {
-            return Err(EnvelopeError::WrongKey { expected, found });
+        self.verify_all(&[*public_key])
+    }
+
+    /// As [`Envelope::verify`], for a statement that all of these keys signed, in this order, and no other.
+    ///
+    /// # Errors
+    /// When type, size, keys, signatures or content are wrong.
+    pub fn verify_all<S: Statement>(&self, public_keys: &[[u8; 32]]) -> Result<S, EnvelopeError> {
+        let (wanted, found) = (public_keys.len(), self.signatures.len());
+        if wanted != found || wanted == 0 {
+            return Err(EnvelopeError::Malformed(format!("expected {wanted} signatures, found {found}")));
+        }
+        for (public_key, signature) in public_keys.iter().zip(&self.signatures) {
+            let (expected, found) = (key_id(public_key), signature.keyid);
+            if found != expected {
+                return Err(EnvelopeError::WrongKey { expected, found });
+            }
         }
         let payload = self.payload_bytes::<S>()?;
-        let signature = STANDARD
-            .decode(&self.signatures[0].sig)
-            .ok()
-            .and_then(|bytes| Signature::from_slice(&bytes).ok())
-            .ok_or_else(|| EnvelopeError::Malformed("the signature is not 64 bytes of base64".into()))?;
-        VerifyingKey::from_bytes(public_key)
-            .and_then(|key| {
-                key.verify_strict(&pre_authentication_encoding(S::PAYLOAD_TYPE, &payload), &signature)
-            })
-            .map_err(|_| EnvelopeError::BadSignature)?;
+        let signed = pre_authentication_encoding(S::PAYLOAD_TYPE, &payload);
+        for (public_key, signature) in public_keys.iter().zip(&self.signatures) {
+            let signature = STANDARD
+                .decode(&signature.sig)
+                .ok()
+                .and_then(|bytes| Signature::from_slice(&bytes).ok())
+                .ok_or_else(|| EnvelopeError::Malformed("the signature is not 64 bytes of base64".into()))?;
+            VerifyingKey::from_bytes(public_key)
+                .and_then(|key| key.verify_strict(&signed, &signature))
+                .map_err(|_| EnvelopeError::BadSignature)?;
+        }
         parse(&payload)
     }
 
@@ -186,6 +206,14 @@ impl Envelope {
         }
         let bytes = STANDARD.decode(&self.payload).map_err(|e| EnvelopeError::Malformed(e.to_string()))?;
         if bytes.len() > MAX_PAYLOAD_BYTES { Err(EnvelopeError::TooLarge) } else { Ok(bytes) }
+    }
+}
+
+fn signature(payload_type: &str, payload: &[u8], key: &SigningKey) -> EnvelopeSignature {
+    let signature = key.sign(&pre_authentication_encoding(payload_type, payload));
+    EnvelopeSignature {
+        keyid: key_id(key.verifying_key().as_bytes()),
+        sig: STANDARD.encode(signature.to_bytes()),
     }
 }
 

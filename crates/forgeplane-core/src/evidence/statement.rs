@@ -172,6 +172,23 @@ impl Statement for NotStarted {
     const PAYLOAD_TYPE: &'static str = "application/vnd.forgeplane.not-started.v1+json";
 }
 
+/// A worker replaces its key. Signed by both keys, the old one first: the old one says who, the new one that it is
+/// possessed (`protocol.md` 1.8).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRotation {
+    /// The worker.
+    pub worker: WorkerId,
+    /// The key to retire.
+    pub old_key: Digest,
+    /// The public key that takes its place, hex.
+    pub new_key: String,
+}
+
+impl Statement for KeyRotation {
+    const PAYLOAD_TYPE: &'static str = "application/vnd.forgeplane.key-rotation.v1+json";
+}
+
 /// What a registering worker signs: the challenge, bound to its name and pool.
 #[must_use]
 pub fn registration_message(challenge: &str, name: &str, pool: &str) -> Vec<u8> {

@@ -92,6 +92,12 @@ event_kinds! {
     WorkerDraining = "worker.draining";
     /// A worker takes work again.
     WorkerReactivated = "worker.reactivated";
+    /// A worker was asked to replace its key.
+    WorkerKeyRotationRequested = "worker.key_rotation_requested";
+    /// A worker replaced its key.
+    WorkerKeyRotated = "worker.key_rotated";
+    /// A worker's keys are not trusted any more.
+    WorkerKeysCompromised = "worker.keys_compromised";
     /// A worker was disconnected.
     WorkerDisconnected = "worker.disconnected";
     /// A worker was taken out of service.

@@ -26,6 +26,9 @@ pub struct Worker {
     pub unsafe_no_isolation: bool,
     /// Takes no new work.
     pub draining: bool,
+    /// An administrator asked it to replace its key.
+    #[serde(default)]
+    pub rotate_key: bool,
     /// Its credential is dead.
     pub disconnected: bool,
     /// Why it was taken out of service.
@@ -91,6 +94,9 @@ pub struct WorkerContact {
     pub last_seen: Timestamp,
     /// Claimed attempts it named.
     pub held: Vec<Held>,
+    /// It is about to end: it finishes its work and takes nothing new.
+    #[serde(default)]
+    pub draining: bool,
 }
 
 /// Whether a key may sign.

@@ -88,6 +88,8 @@ pub struct Holding {
 pub struct Heartbeat {
     /// Claimed attempts it holds.
     pub holding: Vec<Holding>,
+    /// It is about to end and takes nothing new.
+    pub draining: bool,
 }
 
 /// A request to stop an attempt.
@@ -106,6 +108,8 @@ pub struct Orders {
     pub stops: Vec<StopOrder>,
     /// Take nothing new.
     pub drain: bool,
+    /// Replace the signing key with this id, once nothing depends on it.
+    pub rotate_key: Option<Digest>,
 }
 
 /// Names an attempt the way only its assigned worker can.
@@ -283,6 +287,14 @@ pub trait ControlPlane: Send + Sync + 'static {
     /// # Errors
     /// A foreign claim, a wrong digest; an unreachable coordinator.
     async fn put_artifact(&self, session: &Session, upload: ArtifactUpload) -> Result<(), ControlError>;
+
+    /// Delivers a [`KeyRotation`](crate::evidence::KeyRotation), signed by the old key and the new one. From then
+    /// on only the new key registers the worker and is pinned to claims; the old one still counts for the attempts
+    /// that are pinned to it.
+    ///
+    /// # Errors
+    /// A statement that does not verify, a key that was used before; an unreachable coordinator.
+    async fn rotate_key(&self, session: &Session, rotation: Envelope) -> Result<(), ControlError>;
 
     /// Delivers a signed outcome (or a signed `not_started`).
     ///

@@ -94,6 +94,8 @@ pub fn claim(context: &Context<'_>, request: &ClaimRequest, now: Timestamp) -> R
     let mut changes = draft.finish();
     let claimed = Attempt {
         state: AttemptState::Claimed,
+        // The key that is in force now: the worker may have replaced the one of the offer.
+        key: worker.key,
         claim: Some(Claim { nonce: request.nonce, at: now, incarnation: worker.incarnation }),
         deadline: Some(after(now, snapshot.execution_timeout())),
         ..attempt.value.clone()

@@ -22,6 +22,7 @@
 //! | [`resolve`] | what an operator's decision does |
 //! | [`sweep`] | what the passing of time does |
 //! | [`registration`] | whether a worker may join |
+//! | [`rotation`] | whether a worker's key is replaced, and what an untrusted one still counts |
 
 pub mod admission;
 pub mod approval;
@@ -37,6 +38,7 @@ pub mod promotion;
 pub mod registration;
 pub mod requeue;
 pub mod resolve;
+pub mod rotation;
 pub mod schedule;
 mod settings;
 pub mod state;

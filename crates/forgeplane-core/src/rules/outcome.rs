@@ -76,8 +76,10 @@ pub fn conclude(
     evidence: EvidenceId,
     now: Timestamp,
 ) -> Result<Decision, Refusal> {
-    let Context { attempt, key, receipt, .. } = context;
-    if key.worker != attempt.worker || key.id != attempt.key {
+    let Context { attempt, key, worker, receipt, .. } = context;
+    // Before a claim the key may have been replaced since the offer.
+    let pinned = key.id == attempt.key || (attempt.claim.is_none() && key.id == worker.key);
+    if key.worker != attempt.worker || !pinned {
         return Err(Refusal::new(
             Code::InvalidEvidence,
             "the statement is not signed by the key pinned to the attempt",

@@ -199,6 +199,7 @@ fn enroll(
         max_jobs: proven.max_jobs,
         unsafe_no_isolation: proven.unsafe_no_isolation,
         draining: false,
+        rotate_key: false,
         disconnected: false,
         quarantined: None,
         incarnation: 1,

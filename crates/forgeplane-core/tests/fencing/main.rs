@@ -10,4 +10,5 @@ mod enrollment;
 mod forgery;
 mod outcome;
 mod resolve;
+mod rotation;
 mod state;

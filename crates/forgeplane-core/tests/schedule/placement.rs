@@ -62,6 +62,7 @@ pub fn worker(n: usize, max_jobs: u32) -> Candidate {
         max_jobs,
         unsafe_no_isolation: false,
         draining: false,
+        rotate_key: false,
         disconnected: false,
         quarantined: None,
         incarnation: 1,
@@ -70,7 +71,13 @@ pub fn worker(n: usize, max_jobs: u32) -> Candidate {
         key: Digest::of(b"key"),
         registered_at: start_of_time(),
     };
-    let contact = WorkerContact { worker: id, incarnation: 1, last_seen: start_of_time(), held: vec![] };
+    let contact = WorkerContact {
+        worker: id,
+        incarnation: 1,
+        last_seen: start_of_time(),
+        held: vec![],
+        draining: false,
+    };
     Candidate { worker: Versioned { value, version: 1 }, contact: Some(contact) }
 }
 

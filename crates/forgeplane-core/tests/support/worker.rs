@@ -221,7 +221,7 @@ impl TestWorker {
 
     pub async fn heartbeat(&self) -> Result<Orders, ControlError> {
         let holding = self.holding.lock().unwrap().clone();
-        self.control.heartbeat(&self.session, Heartbeat { holding }).await
+        self.control.heartbeat(&self.session, Heartbeat { holding, draining: false }).await
     }
 
     pub fn fresh_nonce(&self) -> Nonce {

@@ -227,6 +227,13 @@ impl ControlPlane for GrpcControlPlane {
         self.answer(index, UPLOAD, call).await.map(|_| ())
     }
 
+    async fn rotate_key(&self, session: &Session, rotation: Envelope) -> Result<(), ControlError> {
+        let Chosen { index, mut client } = self.chosen();
+        let message = v1::RotateKeyRequest { envelope: rotation.to_json() };
+        let call = client.rotate_key(request(session, message)?);
+        self.answer(index, CALL, call).await.map(|_| ())
+    }
+
     async fn conclude(&self, session: &Session, envelope: Envelope) -> Result<ReceiptAnswer, ControlError> {
         let Chosen { index, mut client } = self.chosen();
         let message = v1::ConcludeRequest { envelope: envelope.to_json() };

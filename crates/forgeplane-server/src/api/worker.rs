@@ -32,6 +32,8 @@ pub struct Worker {
     pub unsafe_no_isolation: bool,
     /// Takes no new work.
     pub draining: bool,
+    /// It was asked to replace its key and has not done so yet.
+    pub rotate_key: bool,
     /// Its credential is dead.
     pub disconnected: bool,
     /// Why it was taken out of service.
@@ -83,6 +85,7 @@ impl From<model::Worker> for Worker {
             max_jobs: it.max_jobs,
             unsafe_no_isolation: it.unsafe_no_isolation,
             draining: it.draining,
+            rotate_key: it.rotate_key,
             disconnected: it.disconnected,
             quarantined: it.quarantined,
             incarnation: it.incarnation,

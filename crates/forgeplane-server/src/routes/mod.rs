@@ -62,6 +62,8 @@ pub(crate) fn guarded(source_limit: usize) -> OpenApiRouter<App> {
         .routes(routes!(workers::drain_worker))
         .routes(routes!(workers::reactivate_worker))
         .routes(routes!(workers::disconnect_worker))
+        .routes(routes!(workers::rotate_worker_key))
+        .routes(routes!(workers::distrust_worker))
         .routes(routes!(events::list_events))
         .routes(routes!(events::follow_events))
         .routes(routes!(secrets::put_secret))

@@ -80,6 +80,39 @@ pub(crate) async fn reactivate_worker(
     Ok(Json(app.coordinator.reactivate_worker(&who.caller, &worker).await?.into()))
 }
 
+/// Asks a worker to replace its signing key; it does so once nothing depends on the old one.
+#[utoipa::path(
+    post,
+    path = "/workers/{name_or_id}/rotate-key",
+    tag = "workers",
+    params(("name_or_id" = String, Path, description = "The worker's name or id.")),
+    responses((status = 200, description = "The worker.", body = Worker)),
+)]
+pub(crate) async fn rotate_worker_key(
+    State(app): State<App>,
+    who: Who,
+    NameOrId(worker): NameOrId,
+) -> Result<Json<Worker>, ApiError> {
+    Ok(Json(app.coordinator.rotate_worker_key(&who.caller, &worker).await?.into()))
+}
+
+/// Disconnects a worker whose keys may be in the wrong hands: they count for nothing any more, also for attempts that
+/// are pinned to them. What they sign is kept as evidence.
+#[utoipa::path(
+    post,
+    path = "/workers/{name_or_id}/distrust",
+    tag = "workers",
+    params(("name_or_id" = String, Path, description = "The worker's name or id.")),
+    responses((status = 200, description = "The worker.", body = Worker)),
+)]
+pub(crate) async fn distrust_worker(
+    State(app): State<App>,
+    who: Who,
+    NameOrId(worker): NameOrId,
+) -> Result<Json<Worker>, ApiError> {
+    Ok(Json(app.coordinator.distrust_worker(&who.caller, &worker).await?.into()))
+}
+
 /// Kills a worker's credential at once. Its keys stay valid for outcomes of attempts pinned to them.
 #[utoipa::path(
     post,

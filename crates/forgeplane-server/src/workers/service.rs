@@ -141,13 +141,24 @@ impl WorkerApi for WorkerService {
         Ok(Response::new(v1::PutArtifactResponse {}))
     }
 
+    async fn rotate_key(&self, request: Request<v1::RotateKeyRequest>) -> Answer<v1::RotateKeyResponse> {
+        let session = session_of(&request)?;
+        let rotation = read_envelope(&request.into_inner().envelope)?;
+        self.control.rotate_key(&session, rotation).await.map_err(|error| refused(&error))?;
+        Ok(Response::new(v1::RotateKeyResponse {}))
+    }
+
     async fn conclude(&self, request: Request<v1::ConcludeRequest>) -> Answer<v1::ConcludeResponse> {
         let session = session_of(&request)?;
-        let envelope = Envelope::from_json(&request.into_inner().envelope).map_err(|error| {
-            into_status(&Refusal::new(Code::InvalidEvidence, error.to_string()).field("envelope").into())
-        })?;
+        let envelope = read_envelope(&request.into_inner().envelope)?;
         answer(self.control.conclude(&session, envelope).await)
     }
+}
+
+fn read_envelope(text: &str) -> Result<Envelope, Status> {
+    Envelope::from_json(text).map_err(|error| {
+        into_status(&Refusal::new(Code::InvalidEvidence, error.to_string()).field("envelope").into())
+    })
 }
 
 /// An open log stream.

@@ -162,10 +162,16 @@ async fn workers_are_drained_reactivated_and_disconnected() {
     assert_eq!(one().await.status, api::WorkerStatus::Draining);
     let active: api::Worker = ask(&draining.id.to_string(), "reactivate").await.expect(200);
     assert!(!active.draining);
+    let asked: api::Worker = ask(&worker.name, "rotate-key").await.expect(200);
+    assert!(asked.rotate_key);
+    assert_eq!(worker.beat().await.rotate_key, Some(asked.key));
     let gone: api::Worker = ask(&worker.name, "disconnect").await.expect(200);
     assert!(gone.disconnected);
     assert_eq!(one().await.status, api::WorkerStatus::Offline);
+    let distrusted: api::Worker = ask(&worker.name, "distrust").await.expect(200);
+    assert!(distrusted.disconnected);
     ask("nobody", "drain").await.problem(404, "not_found");
+    ask("nobody", "distrust").await.problem(404, "not_found");
     // The session credential is nobody's business.
     let text = house.get(&house.admin, "/api/v1/workers").await.text();
     assert!(!text.contains("session"), "{text}");

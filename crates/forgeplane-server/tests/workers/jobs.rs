@@ -66,6 +66,9 @@ impl ControlPlane for Anybody {
     async fn put_artifact(&self, _: &Session, _: ArtifactUpload) -> Result<(), ControlError> {
         unused()
     }
+    async fn rotate_key(&self, _: &Session, _: Envelope) -> Result<(), ControlError> {
+        unused()
+    }
     async fn conclude(&self, _: &Session, _: Envelope) -> Result<ReceiptAnswer, ControlError> {
         unused()
     }

@@ -52,6 +52,7 @@ async fn every_call(plane: &dyn ControlPlane, session: &Session) -> Vec<(&'stati
         ("append_log", refusal(plane.append_log(session, append).await.unwrap_err())),
         ("put_state", refusal(plane.put_state(session, write).await.unwrap_err())),
         ("put_artifact", refusal(plane.put_artifact(session, upload).await.unwrap_err())),
+        ("rotate_key", refusal(plane.rotate_key(session, envelope.clone()).await.unwrap_err())),
         ("conclude", refusal(plane.conclude(session, envelope).await.unwrap_err())),
     ]
 }

@@ -21,6 +21,8 @@ pub struct Lossy {
     pub lost_claims: AtomicUsize,
     /// How many answers to a conclusion are lost, after it was committed.
     pub lost_receipts: AtomicUsize,
+    /// How many answers to a rotation are lost, after it was committed.
+    pub lost_rotations: AtomicUsize,
     /// Envelopes that were sent, as JSON.
     pub sent: std::sync::Mutex<Vec<String>>,
     /// Told when a claim's answer was lost.
@@ -35,6 +37,7 @@ impl Lossy {
             inner: house.coordinator.in_process(),
             lost_claims: AtomicUsize::new(0),
             lost_receipts: AtomicUsize::new(0),
+            lost_rotations: AtomicUsize::new(0),
             sent: std::sync::Mutex::default(),
             claim_lost: Notify::new(),
             bundle: |_| {},
@@ -84,6 +87,13 @@ impl ControlPlane for Via {
     }
     async fn put_artifact(&self, session: &Session, upload: ArtifactUpload) -> Result<(), ControlError> {
         self.0.inner.put_artifact(session, upload).await
+    }
+    async fn rotate_key(&self, session: &Session, rotation: Envelope) -> Result<(), ControlError> {
+        self.0.inner.rotate_key(session, rotation).await?;
+        if take_one(&self.0.lost_rotations) {
+            return Err(ControlError::Unavailable("the answer was lost".into()));
+        }
+        Ok(())
     }
     async fn conclude(&self, session: &Session, envelope: Envelope) -> Result<ReceiptAnswer, ControlError> {
         self.0.sent.lock().unwrap().push(envelope.to_json());
@@ -246,4 +256,55 @@ async fn an_outcome_signed_by_a_worker_that_was_disconnected_is_kept_and_not_giv
     let rejected = std::fs::read_dir(config.state_dir.join("rejected")).unwrap().count();
     assert_eq!((kept.len(), rejected), (1, 0));
     assert!(std::fs::read_to_string(&kept[0]).unwrap().contains("\"signed\""));
+}
+
+/// Its key is replaced while it has nothing to do; answers that are lost on the way strand nobody.
+#[tokio::test]
+async fn a_key_is_replaced_on_the_administrators_word_whatever_answer_is_lost() {
+    let house = House::new().await;
+    let tool = house.fake_terraform("exit 0");
+    house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
+    let config = house.config(Tool::Terraform, &tool).await;
+    let lossy = Lossy::new(&house);
+    let worker = house.worker_with(config.clone(), Via(Arc::clone(&lossy))).await;
+    house.must_succeed(house.create(Operation::PlanOnly).await).await;
+    let key = async || house.one_worker().await.worker.key;
+    let changed = async |from| house.until_worker(|w| w.worker.key != from).await.worker.key;
+    let first = key().await;
+    house.coordinator.rotate_worker_key(&house.alice, "w1").await.unwrap();
+    let second = changed(first).await;
+    house.must_succeed(house.create(Operation::PlanOnly).await).await;
+
+    // Committed, but the worker does not hear of it and ends.
+    lossy.lost_rotations.store(usize::MAX, Ordering::SeqCst);
+    house.coordinator.rotate_worker_key(&house.alice, "w1").await.unwrap();
+    let third = changed(second).await;
+    assert!(config.state_dir.join("identity-next.key").exists());
+    worker.crash().await;
+    let _worker = house.worker_with(config.clone(), house.coordinator.in_process()).await;
+    let run = house.must_succeed(house.create(Operation::PlanOnly).await).await.run;
+    assert_eq!(key().await, third);
+    assert!(!config.state_dir.join("identity-next.key").exists());
+    let evidence = house.coordinator.evidence(&house.alice, run.id, None).await.unwrap();
+    assert_eq!(evidence.verify().unwrap().worker_key, third);
+}
+
+/// What is about to end says so: nothing more is offered to it, and the run goes to the next worker at once.
+#[tokio::test]
+async fn a_worker_that_drains_is_offered_nothing_more() {
+    let house = House::new().await;
+    let go = house.directory.path().join("go");
+    let tool =
+        house.fake_terraform(&format!("echo running; while [ ! -e {} ]; do sleep 0.05; done", go.display()));
+    house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
+    let worker = house.worker(Tool::Terraform, &tool).await;
+    let run = house.create(Operation::PlanOnly).await;
+    house.until_logged(run, "running").await;
+    worker.shutdown.drain.cancel();
+    house.until_worker(|w| w.status == WorkerStatus::Draining).await;
+    std::fs::write(&go, "").unwrap();
+    house.must_succeed(run).await;
+    worker.ended().await;
+    // Its last word.
+    assert_eq!(house.one_worker().await.status, WorkerStatus::Draining);
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use forgeplane_core::coordinator::{Coordinator, Loops, NewInstance, NewRun, PushTemplate, RunView};
+use forgeplane_core::coordinator::{
+    Coordinator, Loops, NewInstance, NewRun, PushTemplate, RunView, WorkerView,
+};
 use forgeplane_core::id::RunId;
 use forgeplane_core::memory::{MemoryBlobs, MemoryQueue, MemoryStore};
 use forgeplane_core::model::*;
@@ -175,6 +177,27 @@ impl House {
 
     pub async fn ended(&self, run: RunId) -> RunView {
         self.until(run, |view| view.run.status.is_terminal()).await
+    }
+
+    /// The only worker.
+    pub async fn one_worker(&self) -> WorkerView {
+        let mut workers = self.coordinator.workers(&self.alice).await.unwrap();
+        assert_eq!(workers.len(), 1);
+        workers.remove(0)
+    }
+
+    /// Waits until something holds of the only worker; contact makes no event, so it is looked at again and again.
+    pub async fn until_worker(&self, holds: impl Fn(&WorkerView) -> bool) -> WorkerView {
+        let waiting = async {
+            loop {
+                let worker = self.one_worker().await;
+                if holds(&worker) {
+                    return worker;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waiting).await.expect("the worker comes to be as expected")
     }
 
     /// Runs an operation that must succeed.

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ed25519_dalek::SigningKey;
 use forgeplane_core::digest::Digest;
-use forgeplane_core::evidence::{Conclusion, Envelope};
+use forgeplane_core::evidence::{Conclusion, Envelope, KeyRotation, public_key_from_hex};
 use forgeplane_core::id::{AttemptId, WorkerId};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::*;
@@ -331,6 +331,16 @@ impl ControlPlane for Port {
     async fn put_artifact(&self, session: &Session, upload: ArtifactUpload) -> Result<(), ControlError> {
         self.0.call("put_artifact", Some(session), |inner| {
             claimed(inner, upload.claim)?.artifacts.insert(upload.kind, upload.digest);
+            Ok(())
+        })
+    }
+
+    async fn rotate_key(&self, session: &Session, rotation: Envelope) -> Result<(), ControlError> {
+        self.0.call("rotate_key", Some(session), |inner| {
+            let said: KeyRotation = rotation.peek().unwrap();
+            let new = public_key_from_hex(&said.new_key).unwrap();
+            rotation.verify_all::<KeyRotation>(&[inner.worker_key.unwrap(), new]).unwrap();
+            inner.worker_key = Some(new);
             Ok(())
         })
     }
