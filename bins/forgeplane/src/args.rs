@@ -85,11 +85,25 @@ pub enum Command {
         #[arg(long)]
         worker_key: Option<String>,
     },
+    /// Look for broken invariants in a coordinator's store, also while it runs
+    Check(CheckOptions),
     /// Print a completion script
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+/// Options of `forgeplane check`: one of two stores.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false, id = "store")]
+pub struct CheckOptions {
+    /// SQLite store file, such as `.forgeplane/forgeplane.db`
+    #[arg(long, value_name = "FILE", group = "store")]
+    pub sqlite: Option<PathBuf>,
+    /// PostgreSQL, at the URL in the environment variable FORGEPLANE_CHECK_POSTGRES_URL; a role that may read is enough
+    #[arg(long, group = "store")]
+    pub postgres: bool,
 }
 
 /// Options of `forgeplane dev`.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// A run ended without success.
+/// A run ended without success, or a check found violations.
 pub const RUN_FAILED: u8 = 1;
 /// The command line or a local file is wrong.
 pub const USAGE: u8 = 2;

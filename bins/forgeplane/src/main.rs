@@ -1,7 +1,7 @@
 //! The Forgeplane command line: a client of the HTTP API, and `forgeplane dev`, the whole control plane in
 //! one process.
 //!
-//! Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 refused by the coordinator, 4 not reachable.
+//! Exit codes: 0 done, 1 the run failed or the check found violations, 2 wrong usage, 3 refused by the coordinator, 4 not reachable.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its terminal")]
 
 mod args;

@@ -16,6 +16,8 @@ pub struct PostgresOptions {
     pub prepared_statements: bool,
     /// Bring the schema up to date. Off where another role migrates before.
     pub migrate: bool,
+    /// Only read: nothing is migrated, commits are refused, and a role that may only read is enough.
+    pub read_only: bool,
     /// Accept a server that may lose committed transactions. Only for databases whose content may be lost.
     pub unsafe_durability: bool,
 }
@@ -27,6 +29,7 @@ impl Default for PostgresOptions {
             connections: 10,
             prepared_statements: true,
             migrate: true,
+            read_only: false,
             unsafe_durability: false,
         }
     }

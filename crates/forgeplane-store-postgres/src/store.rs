@@ -40,6 +40,7 @@ pub struct PostgresStore {
 struct Inner {
     pool: PgPool,
     reader: Reader,
+    read_only: bool,
     /// Months whose log partitions are known to be there.
     months: Mutex<BTreeSet<Month>>,
 }
@@ -59,15 +60,18 @@ impl PostgresStore {
         let pool = open::pool(options)?;
         let clock = {
             let mut connection = pool.acquire().await.map_err(OpenError::Unreachable)?;
-            open::check(&mut connection, options.unsafe_durability).await?;
-            migrate::migrate(&mut connection, options.migrate).await?;
+            // What is only read cannot be lost by it.
+            open::check(&mut connection, options.unsafe_durability || options.read_only).await?;
+            migrate::migrate(&mut connection, options.migrate && !options.read_only).await?;
             DatabaseClock::read(&mut connection).await.map_err(OpenError::Unreachable)?
         };
         let reader = Reader { pool: pool.clone(), persistent: options.prepared_statements };
-        let inner = Arc::new(Inner { pool, reader, months: Mutex::default() });
-        let now = Month::of(clock.now());
-        inner.ensure_logs(&BTreeSet::from([now, now.next()])).await.map_err(OpenError::Unreachable)?;
-        inner.ensure_events().await.map_err(OpenError::Unreachable)?;
+        let inner = Arc::new(Inner { pool, reader, read_only: options.read_only, months: Mutex::default() });
+        if !options.read_only {
+            let now = Month::of(clock.now());
+            inner.ensure_logs(&BTreeSet::from([now, now.next()])).await.map_err(OpenError::Unreachable)?;
+            inner.ensure_events().await.map_err(OpenError::Unreachable)?;
+        }
         let comparing = tokio::spawn(compare(clock.clone(), inner.pool.clone())).abort_handle();
         Ok(Self { inner, clock, comparing })
     }
@@ -152,7 +156,15 @@ impl Inner {
         transaction.commit().await
     }
 
+    fn writable(&self) -> Result<(), StoreError> {
+        if self.read_only {
+            return Err(StoreError::Unavailable("the store was opened to be read".into()));
+        }
+        Ok(())
+    }
+
     async fn commit(&self, batch: &[Changeset]) -> Result<Decided, StoreError> {
+        self.writable()?;
         let months: BTreeSet<Month> = batch
             .iter()
             .flat_map(|changes| &changes.puts)
@@ -309,6 +321,7 @@ impl Store for PostgresStore {
     }
 
     async fn allocate_fence(&self) -> Result<Fence, StoreError> {
+        self.inner.writable()?;
         self.inner.reader.fence().await
     }
 }

@@ -277,3 +277,27 @@ async fn fences_grow_over_crashes_and_coordinators() {
         server.resume();
     }
 }
+
+#[tokio::test]
+async fn a_role_that_may_only_read_reads_beside_a_coordinator() {
+    let server = PostgresServer::start();
+    let read_only = |url: String| PostgresOptions { read_only: true, ..PostgresOptions::new(url) };
+    let error = PostgresStore::open(&read_only(server.url())).await.unwrap_err();
+    assert!(matches!(error, OpenError::OlderSchema { found: 0, .. }), "{error}");
+    let store = open(&server).await;
+    let project = Fixtures::new().project();
+    store.commit(vec![insert(project.clone())]).await.unwrap()[0].clone().unwrap();
+    sql(&server, "CREATE ROLE auditor LOGIN PASSWORD 'eyes'; GRANT pg_read_all_data TO auditor")
+        .await
+        .unwrap();
+    let url = server.url();
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (_, host) = rest.split_once('@').unwrap();
+    let auditor = PostgresStore::open(&read_only(format!("{scheme}://auditor:eyes@{host}"))).await.unwrap();
+    assert_eq!(auditor.get_as::<Project>(project.id).await.unwrap().unwrap().value, project);
+    let report = forgeplane_core::check::check(&auditor).await.unwrap();
+    assert_eq!((report.projects, report.holds()), (1, true));
+    let refused = auditor.commit(vec![insert(Fixtures::new().project())]).await.unwrap_err();
+    assert_eq!(refused.code(), "store_unavailable");
+    assert_eq!(auditor.allocate_fence().await.unwrap_err().code(), "store_unavailable");
+}

@@ -24,6 +24,16 @@ pub enum OpenError {
         /// The newest schema this version knows.
         known: usize,
     },
+    /// It was written by an older version, and may only be read.
+    #[error(
+        "the store has schema {found}, this version reads {known}: let this version's coordinator start on it once"
+    )]
+    OlderSchema {
+        /// Its schema; 0 if there is none.
+        found: usize,
+        /// The schema this version needs.
+        known: usize,
+    },
     /// It is not SQLite at all.
     #[error("the file is not an SQLite database: choose another file, or restore it from a backup")]
     NotADatabase(#[source] rusqlite::Error),
@@ -50,6 +60,7 @@ impl OpenError {
         match self {
             Self::Locked { .. } => "store_locked",
             Self::NewerSchema { .. } => "store_newer_schema",
+            Self::OlderSchema { .. } => "store_older_schema",
             Self::NotADatabase(_) => "store_not_a_database",
             Self::NotForgeplane => "store_not_forgeplane",
             Self::Io { .. } | Self::Sqlite(_) => "store_unavailable",

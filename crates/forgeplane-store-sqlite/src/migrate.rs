@@ -16,8 +16,8 @@ pub(crate) const SCHEMA: usize = MIGRATIONS.len();
 /// `Forg`, written into the file's header, so that another program's database is not taken for ours.
 const APPLICATION_ID: i64 = 0x466f_7267;
 
-/// Brings the file to the current schema; each migration happens whole or not at all.
-pub(crate) fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
+/// The file's schema. Refuses other programs' files and newer schemas.
+fn found(connection: &Connection) -> Result<usize, OpenError> {
     let found = version(connection)?;
     let tables: i64 = connection
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
@@ -31,6 +31,20 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
     if found > SCHEMA {
         return Err(OpenError::NewerSchema { found, known: SCHEMA });
     }
+    Ok(found)
+}
+
+/// Requires the current schema.
+pub(crate) fn require_current(connection: &Connection) -> Result<(), OpenError> {
+    match found(connection)? {
+        SCHEMA => Ok(()),
+        found => Err(OpenError::OlderSchema { found, known: SCHEMA }),
+    }
+}
+
+/// Brings the file to the current schema; each migration happens whole or not at all.
+pub(crate) fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
+    let found = found(connection)?;
     for (number, sql) in MIGRATIONS.iter().enumerate().skip(found) {
         let transaction = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)

@@ -58,6 +58,13 @@ fn settings(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Requires a file of this very schema.
+pub(crate) fn check_readable(path: &Path) -> Result<(), OpenError> {
+    // SQLite says only that it cannot open the file.
+    File::open(path).map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    migrate::require_current(&reader(path).map_err(OpenError::from_sqlite)?)
+}
+
 /// A connection that only reads.
 pub(crate) fn reader(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

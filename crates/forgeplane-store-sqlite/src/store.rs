@@ -19,13 +19,13 @@ use crate::write::{self, Request};
 
 /// A store in one SQLite file. Dropping it waits for the commits under way.
 pub struct SqliteStore {
-    /// `None` only while dropping.
+    /// `None` if the store is only read, and while dropping.
     requests: Option<mpsc::Sender<Request>>,
     writer: Option<JoinHandle<()>>,
     readers: Readers,
     last_fence: AtomicU64,
-    /// Held as long as the store lives.
-    _lock: File,
+    /// Held as long as the store lives, if it writes.
+    _lock: Option<File>,
 }
 
 impl std::fmt::Debug for SqliteStore {
@@ -57,8 +57,30 @@ impl SqliteStore {
             writer: Some(writer),
             readers: Readers::new(path.to_owned()),
             last_fence: AtomicU64::new(u64::try_from(last).unwrap_or(0)),
-            _lock: lock,
+            _lock: Some(lock),
         })
+    }
+
+    /// Opens a store file only to read it, also while another process works with it. Commits are refused.
+    ///
+    /// # Errors
+    /// [`OpenError`]: there is no such file, it has another schema than this version's, or it cannot be used.
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        open::check_readable(path)?;
+        Ok(Self {
+            requests: None,
+            writer: None,
+            readers: Readers::new(path.to_owned()),
+            last_fence: AtomicU64::new(0),
+            _lock: None,
+        })
+    }
+
+    fn requests(&self) -> Result<&mpsc::Sender<Request>, StoreError> {
+        self.requests
+            .as_ref()
+            .ok_or_else(|| StoreError::Unavailable("the store was opened to be read".into()))
     }
 }
 
@@ -80,8 +102,7 @@ fn stopped() -> StoreError {
 impl Store for SqliteStore {
     async fn commit(&self, batch: Vec<Changeset>) -> Result<Vec<Result<Committed, Conflict>>, StoreError> {
         let (reply, result) = oneshot::channel();
-        let requests = self.requests.as_ref().ok_or_else(stopped)?;
-        requests.send(Request { batch, reply }).await.map_err(|_| stopped())?;
+        self.requests()?.send(Request { batch, reply }).await.map_err(|_| stopped())?;
         // A writer that vanished while it held the batch may have committed it.
         result.await.map_err(|e| StoreError::Unknown(Box::new(e)))?
     }
@@ -134,6 +155,7 @@ impl Store for SqliteStore {
     }
 
     async fn allocate_fence(&self) -> Result<Fence, StoreError> {
+        self.requests()?;
         Ok(Fence(self.last_fence.fetch_add(1, Ordering::Relaxed) + 1))
     }
 }

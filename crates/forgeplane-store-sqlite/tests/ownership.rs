@@ -148,3 +148,32 @@ async fn what_was_acknowledged_survives_a_killed_process_and_its_lock_does_not()
         assert!(stored.contains(&id), "{id} was acknowledged and is gone");
     }
 }
+
+#[tokio::test]
+async fn a_file_in_use_can_be_read_beside_its_owner_and_only_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("forgeplane.db");
+    let missing = SqliteStore::open_read_only(&path).unwrap_err();
+    assert_eq!(missing.code(), "store_unavailable");
+    assert!(!path.exists(), "reading made a file");
+    let make = Fixtures::new();
+    let project = make.project();
+    let insert = |project: &Project| {
+        let mut changes = Changeset::new();
+        changes.insert(project.clone());
+        vec![changes]
+    };
+    let owner = SqliteStore::open(&path).unwrap();
+    let reader = SqliteStore::open_read_only(&path).unwrap();
+    owner.commit(insert(&project)).await.unwrap()[0].clone().unwrap();
+    let seen = reader.get_as::<Project>(project.id).await.unwrap().unwrap();
+    assert_eq!(seen.value, project);
+    assert_eq!(reader.commit(insert(&make.project())).await.unwrap_err().code(), "store_unavailable");
+    assert_eq!(reader.allocate_fence().await.unwrap_err().code(), "store_unavailable");
+    drop(owner);
+    let reader = SqliteStore::open_read_only(&path).unwrap();
+    assert!(reader.get_as::<Project>(project.id).await.unwrap().is_some());
+    drop(reader);
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 1).unwrap();
+    assert_eq!(SqliteStore::open_read_only(&path).unwrap_err().code(), "store_older_schema");
+}

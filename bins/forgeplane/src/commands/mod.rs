@@ -1,6 +1,7 @@
 //! The commands, one file per noun.
 
 mod approval;
+mod check;
 mod follow;
 mod input;
 mod instance;
@@ -29,6 +30,7 @@ pub async fn run(global: Global, command: Command) -> Result<ExitCode, Failure> 
         Command::Verify { file, coordinator_key, worker_key } => {
             return verify::run(&global, &file, coordinator_key.as_deref(), worker_key.as_deref());
         }
+        Command::Check(options) => return check::run(&global, &options).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "forgeplane", &mut std::io::stdout());
             return Ok(ExitCode::SUCCESS);
@@ -46,7 +48,10 @@ pub async fn run(global: Global, command: Command) -> Result<ExitCode, Failure> 
         Command::Worker(command) => worker::run(&context, command).await,
         Command::Secret(command) => token::secret(&context, command).await,
         Command::Token(command) => token::run(&context, command).await,
-        Command::Dev(_) | Command::Verify { .. } | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
+        // Done with above, or before.
+        Command::Dev(_) | Command::Verify { .. } | Command::Check(_) | Command::Completions { .. } => {
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

@@ -1,5 +1,9 @@
 //! The main job by command line: plan, review, promote, approve, apply, look at it.
 
+use std::process::Command;
+
+use serde_json::json;
+
 use crate::support::{House, terraform};
 
 const HELLO: &str = r#"
@@ -138,4 +142,35 @@ fn idempotent_creation_and_secrets_from_standard_input() {
     assert!(listed.contains("pw") && !listed.contains("correct-horse"));
     let created = house.json("admin", &["token", "create", "carol", "--role", "viewer"]);
     assert!(created["token"].as_str().unwrap().starts_with("fpt_"));
+}
+
+/// A store is checked beside its running coordinator; a record that was tampered with is found.
+#[test]
+fn a_store_is_checked_while_it_is_in_use_and_afterwards() {
+    let house = House::new();
+    let tool = house.fake_terraform("exit 0");
+    let dev = house.dev(&tool);
+    house.app("", &[]);
+    let run = house.create("operator", &["preview"]);
+    house.until(&run, |view| view["run"]["status"] == "succeeded");
+    let database = house.data().join("forgeplane.db");
+    let database = database.to_str().unwrap();
+    let live = house.json("admin", &["check", "--sqlite", database]);
+    assert_eq!((&live["runs"], &live["receipts"], &live["violations"]), (&json!(1), &json!(1), &json!([])));
+    dev.terminate();
+    assert!(house.ok("admin", &["check", "--sqlite", database]).contains("violations"));
+
+    let python = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); \
+                  c.execute(\"UPDATE run SET doc = json_set(doc, '$.status', 'failed')\"); c.commit()";
+    let tamper = Command::new("python3").args(["-c", python, database]).status().unwrap();
+    assert!(tamper.success());
+    let found = house.run("admin", &["check", "--sqlite", database]);
+    let text = String::from_utf8(found.stdout).unwrap();
+    assert_eq!(found.status.code(), Some(1), "{text}");
+    assert!(text.contains("I18") && text.contains(&run), "{text}");
+
+    house.fails("admin", &["check", "--sqlite", "/nowhere/at-all"], 2, "store_unavailable");
+    house.fails("admin", &["check", "--postgres"], 2, "store_url_invalid");
+    let both = house.run("admin", &["check", "--postgres", "--sqlite", database]);
+    assert_eq!(both.status.code(), Some(2));
 }
