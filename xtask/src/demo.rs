@@ -17,7 +17,9 @@ pub struct Options {
     pub unsafe_no_isolation: bool,
     /// Show an Ansible run even if OpenTofu or Terraform is there.
     pub ansible: bool,
-    /// `forgeplane` is built already.
+    /// Show two coordinators, PostgreSQL, NATS and three workers, each a process.
+    pub distributed: bool,
+    /// The programs are built already.
     pub built: bool,
 }
 
@@ -29,6 +31,7 @@ impl Options {
             match *arg {
                 "--unsafe-no-isolation" => options.unsafe_no_isolation = true,
                 "--ansible" => options.ansible = true,
+                "--distributed" => options.distributed = true,
                 other => return Err(format!("`demo` has no option `{other}`")),
             }
         }
@@ -38,6 +41,9 @@ impl Options {
 
 /// Runs the demo; fails at the first step that does not hold.
 pub fn run(options: &Options) -> Result<()> {
+    if options.distributed {
+        return distributed(options);
+    }
     if !is_root() && !options.unsafe_no_isolation {
         return Err(
             "the demo isolates the tool under a user id of its own, which only root can: run it as root,\n\
@@ -62,6 +68,43 @@ pub fn run(options: &Options) -> Result<()> {
     demo.stop()?;
     println!("\ndemo passed in {:.1} s: {summary}", begun.elapsed().as_secs_f32());
     Ok(())
+}
+
+/// Runs the distributed demo, which is an example of its own.
+fn distributed(options: &Options) -> Result<()> {
+    if options.unsafe_no_isolation || options.ansible {
+        return Err("`demo --distributed` isolates Terraform or OpenTofu, and has no other option".into());
+    }
+    if !is_root() {
+        return Err(
+            "the demo isolates tools under user ids of their own, which only root can: run it as root".into(),
+        );
+    }
+    let DemoTool::Terraform(_, terraform) = tools::for_demo(false)? else {
+        return Err("the demo runs a real Terraform or OpenTofu: put `terraform` or `tofu` into PATH and run it again".into());
+    };
+    tools::postgres()?;
+    let nats = tools::nats_server()?;
+    if !options.built {
+        for package in ["forgeplane", "forgeplane-coordinator", "forgeplane-worker-bin"] {
+            execute(cargo().args(["build", "--quiet", "--package", package]))?;
+        }
+        execute(cargo().args([
+            "build",
+            "--quiet",
+            "--package",
+            "forgeplane-examples",
+            "--example",
+            "distributed",
+        ]))?;
+    }
+    let programs = target().join("debug");
+    execute(
+        Command::new(programs.join("examples/distributed"))
+            .arg(&programs)
+            .arg(terraform)
+            .env("FORGEPLANE_TEST_NATS_SERVER", nats),
+    )
 }
 
 /// A running `forgeplane dev` and its data directory.

@@ -13,7 +13,9 @@ const USAGE: &str = "usage: cargo xtask <task>
 
   demo [--unsafe-no-isolation] [--ansible]
                  plan, review, promote, approve, apply and verify a real run, from nothing
-  test           format, lints, docs, all tests and doctests, the demo
+  demo --distributed
+                 2 coordinators, PostgreSQL, NATS with TLS and 3 workers, one of each killed on the way
+  test           format, lints, docs, all tests and doctests, the demos
   openapi        write crates/forgeplane-server/openapi.json anew";
 
 fn main() -> ExitCode {

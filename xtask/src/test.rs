@@ -44,7 +44,8 @@ pub fn run() -> Result<()> {
     execute(cargo().args(["test", "--workspace", "--doc"]))?;
     // Built with the tests; a build of one package alone would choose other features and compile anew.
     execute(&mut Command::new(target().join("debug/examples/embed")))?;
-    demo::run(&demo::Options { built: true, ..demo::Options::default() })
+    demo::run(&demo::Options { built: true, ..demo::Options::default() })?;
+    demo::run(&demo::Options { built: true, distributed: true, ..demo::Options::default() })
 }
 
 /// Writes the checked-in OpenAPI document anew.

@@ -1,5 +1,6 @@
 //! A coordinator from its configuration.
 
+use forgeplane_process::{Failure, read_file};
 use std::path::Path;
 
 use forgeplane_blobs::ObjectBlobs;
@@ -14,7 +15,6 @@ use forgeplane_worker::unpack::{self, Limits};
 use secrecy::SecretString;
 
 use crate::config::{Config, WorkersConfig};
-use crate::failure::Failure;
 use crate::keys::Keys;
 
 /// Opens everything the configuration names and builds the coordinator.
@@ -79,17 +79,18 @@ async fn with_queue(builder: Builder, config: &Config) -> Result<Builder, Failur
 
 /// How the worker API is encrypted.
 pub fn tls(config: &WorkersConfig) -> Result<Tls, Failure> {
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|e| Failure::new("tls_unusable", format!("{}: {e}", path.display())))
-    };
     match (&config.certificate, &config.key) {
         (Some(certificate), Some(key)) => {
-            let key = String::from_utf8(read(key)?)
+            let key = String::from_utf8(read_file("workers.key", key)?)
                 .map_err(|_| Failure::new("tls_unusable", format!("{} is not PEM", key.display())))?;
             Ok(Tls::Server {
-                certificate: read(certificate)?,
+                certificate: read_file("workers.certificate", certificate)?,
                 key: SecretString::from(key),
-                client_ca: config.client_ca.as_deref().map(read).transpose()?,
+                client_ca: config
+                    .client_ca
+                    .as_deref()
+                    .map(|ca| read_file("workers.client_ca", ca))
+                    .transpose()?,
             })
         }
         (None, None) if config.client_ca.is_none() => {

@@ -1,18 +1,14 @@
 //! The configuration: a TOML file, then `FORGEPLANE_COORDINATOR_…`, then flags; later ones win.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use figment::Figment;
-use figment::providers::{Env, Format as _, Serialized, Toml};
 use forgeplane_core::rules::Settings;
+use forgeplane_process::{ConfigArgs, Failure, LogFormat, Sources};
 use forgeplane_queue_nats::NatsOptions;
 use forgeplane_store_postgres::PostgresOptions;
-use forgeplane_telemetry::LogFormat;
 use serde::{Deserialize, Serialize};
-
-use crate::failure::Failure;
 
 /// Variables of the environment: `FORGEPLANE_COORDINATOR_STORE__POSTGRES__URL` is `store.postgres.url`.
 const PREFIX: &str = "FORGEPLANE_COORDINATOR_";
@@ -109,10 +105,14 @@ pub struct LogConfig {
     pub filter: String,
 }
 
+/// The section is there, so that what is missing is told as one of its fields.
+#[derive(Serialize)]
+struct StoreDefaults {}
+
 /// What is not told.
 #[derive(Serialize)]
 struct Defaults {
-    store: toml::Table,
+    store: StoreDefaults,
     keys: KeysConfig,
     api: ApiConfig,
     workers: WorkersConfig,
@@ -126,7 +126,7 @@ impl Defaults {
         let settings = Settings::default();
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
         Self {
-            store: toml::Table::new(),
+            store: StoreDefaults {},
             keys: KeysConfig { directory: "/etc/forgeplane/keys".into() },
             api: ApiConfig { listen: local(8420), unsafe_plaintext: false },
             workers: WorkersConfig {
@@ -152,63 +152,11 @@ impl Defaults {
     }
 }
 
-/// The configuration's sources, merged.
-pub struct Sources(Figment);
-
-impl Sources {
-    /// Reads the file (if any) and the environment; `flags` are `path = value` pairs that overrule both.
-    pub fn read(file: Option<&Path>, flags: &[(&str, String)]) -> Result<Self, Failure> {
-        let mut figment = Figment::from(Serialized::defaults(Defaults::new()));
-        if let Some(file) = file {
-            if !file.is_file() {
-                return Err(Failure::new("config_missing", format!("there is no file {}", file.display())));
-            }
-            figment = figment.merge(Toml::file_exact(file));
-        }
-        figment = figment.merge(Env::prefixed(PREFIX).ignore(&["config"]).split("__"));
-        for (path, value) in flags {
-            figment = figment.merge(Serialized::default(path, value));
-        }
-        Ok(Self(figment))
+impl Config {
+    /// What a process was told.
+    pub fn sources(args: &ConfigArgs) -> Result<Sources, Failure> {
+        Sources::read(PREFIX, &Defaults::new(), args)
     }
-
-    /// The configuration.
-    pub fn config(&self) -> Result<Config, Failure> {
-        self.0.extract().map_err(|error| {
-            Failure::new("config_invalid", error.to_string())
-                .way_out("`--print-config` shows what is in force; the names are in README.md")
-        })
-    }
-
-    /// What is in force, as a file would say it, with secrets blotted out.
-    pub fn print(&self) -> Result<String, Failure> {
-        let mut table: toml::Table =
-            self.0.extract().map_err(|error| Failure::new("config_invalid", error.to_string()))?;
-        blot(&mut table);
-        toml::to_string_pretty(&table).map_err(|error| Failure::new("config_invalid", error.to_string()))
-    }
-}
-
-/// Replaces secrets.
-fn blot(table: &mut toml::Table) {
-    for (name, value) in table {
-        match value {
-            toml::Value::Table(inner) => blot(inner),
-            toml::Value::String(text) if name == "url" => *text = without_password(text),
-            value if matches!(name.as_str(), "password" | "token" | "nkey_seed" | "seed") => {
-                *value = toml::Value::String("***".into());
-            }
-            _ => {}
-        }
-    }
-}
-
-/// A URL whose password is blotted out.
-fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return "***".into() };
-    let Some((who, place)) = rest.rsplit_once('@') else { return url.to_owned() };
-    let user = who.split_once(':').map_or(who, |(user, _)| user);
-    format!("{scheme}://{user}:***@{place}")
 }
 
 impl SettingsConfig {
@@ -224,33 +172,6 @@ impl SettingsConfig {
             worker_max_concurrent_jobs: self.worker_max_concurrent_jobs,
             unsafe_allow_no_isolation: self.unsafe_allow_no_isolation,
             ..Settings::default()
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_not_printed() {
-        let flags = [
-            ("store.postgres.url", "postgres://fp:hunter2@db.example:5432/fp".to_owned()),
-            ("nats.auth.user.name", "c".to_owned()),
-            ("nats.auth.user.password", "hunter2".to_owned()),
-        ];
-        let text = Sources::read(None, &flags).unwrap().print().unwrap();
-        assert!(!text.contains("hunter2"), "{text}");
-        assert!(text.contains("postgres://fp:***@db.example:5432/fp"), "{text}");
-    }
-
-    #[test]
-    fn a_name_that_nobody_knows_is_refused_by_name() {
-        for (path, word) in
-            [("api.lisen", "lisen"), ("sotre.sqlite", "sotre"), ("settings.heartbeat", "heartbeat")]
-        {
-            let error = Sources::read(None, &[(path, "x".to_owned())]).unwrap().config().unwrap_err();
-            assert!(error.to_string().contains(word), "{error}");
         }
     }
 }

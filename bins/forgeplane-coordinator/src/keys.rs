@@ -1,13 +1,12 @@
 //! The keys all coordinators share: one seals what is stored, one signs bundles.
 
+use forgeplane_process::Failure;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use secrecy::{ExposeSecret as _, SecretString};
-
-use crate::failure::Failure;
 
 const NAMES: [&str; 2] = ["sealing", "signing"];
 

@@ -6,33 +6,25 @@
 
 mod assemble;
 mod config;
-mod failure;
 mod keys;
 mod serve;
 
-use std::path::PathBuf;
+use forgeplane_process::{ConfigArgs, Failure};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use forgeplane_core::id::WorkerId;
 use forgeplane_core::model::{Name, Role};
 use secrecy::ExposeSecret as _;
 
-use config::{Config, Sources};
-use failure::Failure;
+use config::Config;
 
 /// A Forgeplane coordinator: HTTP API, worker API, scheduling
 #[derive(Debug, Parser)]
 #[command(name = "forgeplane-coordinator", version)]
 struct Cli {
-    /// Configuration file (TOML)
-    #[arg(long, global = true, value_name = "FILE", env = "FORGEPLANE_COORDINATOR_CONFIG")]
-    config: Option<PathBuf>,
-    /// Print the configuration in force, secrets blotted out, and end
-    #[arg(long)]
-    print_config: bool,
-    /// Overrule one setting, such as `--set api.listen=127.0.0.1:8420`; not for secrets
-    #[arg(long = "set", global = true, value_name = "NAME=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    sources: ConfigArgs,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -41,6 +33,11 @@ struct Cli {
 enum Command {
     /// Make the keys of a new installation; every coordinator gets the same
     Keys,
+    /// Print what a worker's user on the NATS server must be allowed, as the server's configuration wants it
+    NatsPermissions {
+        /// The worker's id, `wrk_…`
+        worker: WorkerId,
+    },
     /// Make an API token, with the authority of somebody who can open the store
     Token {
         /// The project; made if need be
@@ -74,20 +71,12 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {
-    let flags = cli
-        .set
-        .iter()
-        .map(|text| match text.split_once('=') {
-            Some((name, value)) => Ok((name, value.to_owned())),
-            None => Err(Failure::new("flag_invalid", format!("--set {text}: expected NAME=VALUE"))),
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let sources = Sources::read(cli.config.as_deref(), &flags)?;
-    if cli.print_config {
+    let sources = Config::sources(&cli.sources)?;
+    if cli.sources.print_config {
         print!("{}", sources.print()?);
         return Ok(());
     }
-    let config = sources.config()?;
+    let config: Config = sources.extract()?;
     match cli.command {
         None => serve::serve(config).await,
         Some(Command::Keys) => {
@@ -95,8 +84,16 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             println!("made the keys in {}", config.keys.directory.display());
             Ok(())
         }
+        Some(Command::NatsPermissions { worker }) => nats_permissions(&config, worker),
         Some(Command::Token { project, name, role }) => token(&config, &project, &name, &role).await,
     }
+}
+
+fn nats_permissions(config: &Config, worker: WorkerId) -> Result<(), Failure> {
+    let nats = config.nats.clone().unwrap_or_default();
+    let needed = nats.worker_permissions(worker);
+    println!("{{ publish: {:?}, subscribe: {:?} }}", needed.publish, needed.subscribe);
+    Ok(())
 }
 
 async fn token(config: &Config, project: &Name, name: &Name, role: &str) -> Result<(), Failure> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use forgeplane_core::coordinator::Coordinator;
+use forgeplane_process::{Failure, Metrics, Readiness, serve_probes};
 use forgeplane_server::workers::{Tls, WorkerService, serve_workers};
-use forgeplane_telemetry::{Metrics, Readiness, serve_probes};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -12,14 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assemble;
 use crate::config::Config;
-use crate::failure::Failure;
 
 /// How often readiness and the figures of the installation are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Serves until SIGTERM or SIGINT; then ends streams, lets requests in flight finish, and ends the loops.
 pub async fn serve(config: Config) -> Result<(), Failure> {
-    forgeplane_telemetry::init_logs(config.log.format, &config.log.filter);
+    forgeplane_process::init_logs(config.log.format, &config.log.filter);
     if !config.api.listen.ip().is_loopback() && !config.api.unsafe_plaintext {
         return Err(Failure::new(
             "plaintext_refused",

@@ -4,18 +4,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use figment::Figment;
-use figment::providers::{Env, Format as _, Serialized, Toml};
 use forgeplane_core::model::{Name, Tool};
+use forgeplane_process::{ConfigArgs, Failure, LogFormat, Sources, read_file};
 use forgeplane_proto::client::ConnectOptions;
 use forgeplane_queue_nats::NatsOptions;
-use forgeplane_telemetry::LogFormat;
 use forgeplane_worker::sandbox::Isolation;
 use forgeplane_worker::{Tools, WorkerConfig};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
-
-use crate::failure::Failure;
 
 /// Variables of the environment: `FORGEPLANE_WORKER_COORDINATOR__CA` is `coordinator.ca`.
 const PREFIX: &str = "FORGEPLANE_WORKER_";
@@ -103,17 +99,20 @@ struct Defaults {
     log: LogConfig,
 }
 
-/// The configuration's sources, merged.
-pub struct Sources(Figment);
-
 fn invalid(error: impl ToString) -> Failure {
     Failure::new("config_invalid", error.to_string())
 }
 
-impl Sources {
-    /// Reads the file (if any) and the environment; `flags` are `path = value` pairs that overrule both.
-    pub fn read(file: Option<&Path>, flags: &[(&str, String)]) -> Result<Self, Failure> {
-        let mut figment = Figment::from(Serialized::defaults(Defaults {
+fn read_secret(setting: &str, path: &Path) -> Result<SecretString, Failure> {
+    String::from_utf8(read_file(setting, path)?)
+        .map(|text| SecretString::from(text.trim()))
+        .map_err(|_| Failure::new("file_unreadable", format!("{} is not text", path.display())))
+}
+
+impl Config {
+    /// What a process was told.
+    pub fn sources(args: &ConfigArgs) -> Result<Sources, Failure> {
+        let defaults = Defaults {
             pool_name: "default",
             coordinator: CoordinatorConfig::default(),
             state_dir: "/var/lib/forgeplane/worker",
@@ -122,70 +121,18 @@ impl Sources {
             drain_timeout_s: 300,
             probes: ProbesConfig { listen: Some(SocketAddr::from(([127, 0, 0, 1], 8423))) },
             log: LogConfig { format: LogFormat::Text, filter: "info".into() },
-        }));
-        if let Some(file) = file {
-            if !file.is_file() {
-                return Err(Failure::new("config_missing", format!("there is no file {}", file.display())));
-            }
-            figment = figment.merge(Toml::file_exact(file));
-        }
-        // The name of the file itself is not part of what it says.
-        figment = figment.merge(Env::prefixed(PREFIX).ignore(&["config"]).split("__"));
-        for (path, value) in flags {
-            figment = figment.merge(Serialized::default(path, value));
-        }
-        Ok(Self(figment))
+        };
+        Sources::read(PREFIX, &defaults, args)
     }
 
-    /// The configuration.
-    pub fn config(&self) -> Result<Config, Failure> {
-        self.0.extract().map_err(|e| {
-            invalid(e).way_out("`--print-config` shows what is in force; the names are in README.md")
-        })
-    }
-
-    /// What is in force, as a file would say it, with secrets blotted out.
-    pub fn print(&self) -> Result<String, Failure> {
-        let mut table: toml::Table = self.0.extract().map_err(invalid)?;
-        blot(&mut table);
-        toml::to_string_pretty(&table).map_err(invalid)
-    }
-}
-
-/// Replaces secrets.
-fn blot(table: &mut toml::Table) {
-    for (name, value) in table {
-        match value {
-            toml::Value::Table(inner) => blot(inner),
-            value
-                if matches!(
-                    name.as_str(),
-                    "password" | "token" | "nkey_seed" | "seed" | "enrollment_token"
-                ) =>
-            {
-                *value = toml::Value::String("***".into());
-            }
-            _ => {}
-        }
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|e| Failure::new("file_unreadable", format!("{}: {e}", path.display())))
-}
-
-fn read_secret(path: &Path) -> Result<SecretString, Failure> {
-    String::from_utf8(read(path)?)
-        .map(|text| SecretString::from(text.trim()))
-        .map_err(|_| Failure::new("file_unreadable", format!("{} is not text", path.display())))
-}
-
-impl Config {
     /// How to reach the coordinators.
     pub fn connect(&self) -> Result<ConnectOptions, Failure> {
         let it = &self.coordinator;
         let identity = match (&it.certificate, &it.key) {
-            (Some(certificate), Some(key)) => Some((read(certificate)?, read_secret(key)?)),
+            (Some(certificate), Some(key)) => Some((
+                read_file("coordinator.certificate", certificate)?,
+                read_secret("coordinator.key", key)?,
+            )),
             (None, None) => None,
             _ => {
                 return Err(Failure::new(
@@ -196,7 +143,7 @@ impl Config {
         };
         Ok(ConnectOptions {
             urls: it.urls.clone(),
-            ca: it.ca.as_deref().map(read).transpose()?,
+            ca: it.ca.as_deref().map(|ca| read_file("coordinator.ca", ca)).transpose()?,
             identity,
             server_name: it.server_name.clone(),
             unsafe_plaintext: it.unsafe_plaintext,
@@ -221,7 +168,7 @@ impl Config {
             }
             (token @ Some(_), None) => token.clone(),
             // Its file may be gone once the worker has enrolled.
-            (None, Some(file)) if file.exists() => Some(read_secret(file)?),
+            (None, Some(file)) if file.exists() => Some(read_secret("enrollment_token_file", file)?),
             (None, _) => None,
         };
         if !self.tools.is_empty() {

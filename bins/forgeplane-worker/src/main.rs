@@ -5,41 +5,31 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program talks to its terminal")]
 
 mod config;
-mod failure;
 mod nats;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use forgeplane_core::ports::JobQueue;
+use forgeplane_process::{ConfigArgs, Failure, Metrics, Readiness, serve_probes};
 use forgeplane_proto::client::GrpcControlPlane;
-use forgeplane_telemetry::{Metrics, Readiness, serve_probes};
 use forgeplane_worker::{Shutdown, Worker, WorkerError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use config::{Config, Sources};
-use failure::Failure;
+use config::Config;
 use nats::NatsJobs;
 
 /// A Forgeplane worker: runs Terraform, OpenTofu and Ansible for coordinators
 #[derive(Debug, Parser)]
 #[command(name = "forgeplane-worker", version)]
 struct Cli {
-    /// Configuration file (TOML)
-    #[arg(long, value_name = "FILE", env = "FORGEPLANE_WORKER_CONFIG")]
-    config: Option<PathBuf>,
-    /// Print the configuration in force, secrets blotted out, and end
-    #[arg(long)]
-    print_config: bool,
-    /// Overrule one setting, such as `--set pool_name=fast`; not for secrets
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    set: Vec<String>,
+    #[command(flatten)]
+    sources: ConfigArgs,
 }
 
 fn main() -> ExitCode {
@@ -63,24 +53,16 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {
-    let flags = cli
-        .set
-        .iter()
-        .map(|text| match text.split_once('=') {
-            Some((name, value)) => Ok((name, value.to_owned())),
-            None => Err(Failure::new("flag_invalid", format!("--set {text}: expected NAME=VALUE"))),
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let sources = Sources::read(cli.config.as_deref(), &flags)?;
-    if cli.print_config {
+    let sources = Config::sources(&cli.sources)?;
+    if cli.sources.print_config {
         print!("{}", sources.print()?);
         return Ok(());
     }
-    work(sources.config()?).await
+    work(sources.extract()?).await
 }
 
 async fn work(config: Config) -> Result<(), Failure> {
-    forgeplane_telemetry::init_logs(config.log.format, &config.log.filter);
+    forgeplane_process::init_logs(config.log.format, &config.log.filter);
     let control =
         GrpcControlPlane::new(&config.connect()?).map_err(|e| Failure::new(e.code(), e.to_string()))?;
     let worker = config.worker()?;

@@ -44,6 +44,7 @@
 //! | [`fixtures`] | sample records |
 //! | [`run`] | the runtime a story runs in |
 //! | `nats_server` | a real NATS server for one test; needs the feature `nats-server` |
+//! | `installation` | services, coordinators and workers as processes; needs the feature `installation` |
 //!
 //! # Nothing is skipped
 //!
@@ -58,6 +59,8 @@
 pub mod blob;
 mod builder;
 pub mod fixtures;
+#[cfg(feature = "installation")]
+pub mod installation;
 mod macros;
 #[cfg(feature = "nats-server")]
 pub mod nats_server;

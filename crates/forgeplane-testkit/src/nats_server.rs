@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -70,6 +70,8 @@ pub struct NatsServerOptions {
 #[derive(Debug)]
 pub struct NatsServer {
     dir: TempDir,
+    /// The configuration file up to what a test adds.
+    base: String,
     program: PathBuf,
     tls: bool,
     port: u16,
@@ -100,9 +102,11 @@ impl NatsServer {
     #[must_use]
     pub fn start_with(options: &NatsServerOptions) -> Self {
         let dir = tempfile::tempdir().expect("a directory for the server");
-        fs::write(dir.path().join("server.conf"), configuration(dir.path(), options)).unwrap();
+        let base = configuration(dir.path(), options);
+        fs::write(dir.path().join("server.conf"), base.clone() + &options.config).unwrap();
         let mut server = Self {
             dir,
+            base,
             program: options.version.program(),
             tls: options.tls.is_some(),
             port: 0,
@@ -134,6 +138,23 @@ impl NatsServer {
     pub fn stop(&mut self) {
         self.signal(Signal::SIGTERM);
         self.ended();
+    }
+
+    /// Lets the running server read its configuration anew, with another end, such as other users.
+    ///
+    /// # Panics
+    /// When it does not take it.
+    pub fn reload(&self, config: &str) {
+        let path = self.dir.path().join("server.conf");
+        fs::write(&path, self.base.clone() + config).unwrap();
+        let reloaded = |log: &str| log.matches("Reloaded server configuration").count();
+        let before = reloaded(&self.log());
+        self.signal(Signal::SIGHUP);
+        let deadline = Instant::now() + PATIENCE;
+        while reloaded(&self.log()) == before {
+            assert!(Instant::now() < deadline, "the server does not reload:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Kills it (SIGKILL) and waits until it has ended.
@@ -279,7 +300,7 @@ fn configuration(dir: &Path, options: &NatsServerOptions) -> String {
         }
         text.push_str("}\n");
     }
-    text + &options.config
+    text
 }
 
 fn copy_dir(from: &Path, to: &Path) {

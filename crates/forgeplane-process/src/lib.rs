@@ -1,8 +1,9 @@
-//! What a Forgeplane process tells of itself: structured logs, Prometheus metrics, liveness and readiness.
+//! What every Forgeplane process has: configuration from file, environment and flags, structured logs, Prometheus
+//! metrics, liveness and readiness, and a way to say why it ends.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-//! use forgeplane_telemetry::{Metrics, Readiness, serve_probes};
+//! use forgeplane_process::{Metrics, Readiness, serve_probes};
 //! use tokio_util::sync::CancellationToken;
 //!
 //! let metrics = Metrics::install().unwrap();
@@ -16,9 +17,14 @@
 //! # });
 //! ```
 #![forbid(unsafe_code)]
+#![allow(clippy::print_stderr, reason = "a process that cannot go on tells its terminal why")]
 
+mod config;
+mod failure;
 mod logs;
 mod probes;
 
+pub use config::{ConfigArgs, Sources, read_file};
+pub use failure::Failure;
 pub use logs::{LogFormat, init_logs};
 pub use probes::{Metrics, MetricsError, Readiness, serve_probes};

@@ -12,13 +12,22 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A failure.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), way_out: None }
     }
 
+    /// Says what to do next.
+    #[must_use]
     pub const fn way_out(mut self, text: &'static str) -> Self {
         self.way_out = Some(text);
         self
+    }
+
+    /// The stable code.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.code
     }
 
     /// Tells the person at the terminal and gives the exit code.

@@ -1,0 +1,334 @@
+//! A whole installation for one test or demonstration: PostgreSQL, a NATS server with TLS, any number of coordinators
+//! and workers, each a process of its own, as an operator would run them.
+//!
+//! Everything is on the loopback interface and in one temporary directory, and ends with the value.
+
+mod authority;
+mod process;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+use crate::nats_server::{NatsServer, NatsServerOptions, ServerTls};
+use crate::postgres_server::PostgresServer;
+use authority::Authority;
+pub use process::Process;
+
+/// The broker's password of every user; it is on the loopback interface, in a directory that is nobody else's.
+const PASSWORD: &str = "only-for-tests";
+
+/// The programs to run.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// `forgeplane-coordinator`.
+    pub coordinator: PathBuf,
+    /// `forgeplane-worker`.
+    pub worker: PathBuf,
+    /// `forgeplane`, the command line.
+    pub cli: PathBuf,
+}
+
+impl Programs {
+    /// The programs in this directory.
+    ///
+    /// # Panics
+    /// When one is missing.
+    #[must_use]
+    pub fn of(directory: &Path) -> Self {
+        let program = |name: &str| {
+            let path = directory.join(name);
+            assert!(
+                path.exists(),
+                "{} is missing: build it with `cargo build --workspace --bins`",
+                path.display()
+            );
+            path
+        };
+        Self {
+            coordinator: program("forgeplane-coordinator"),
+            worker: program("forgeplane-worker"),
+            cli: program("forgeplane"),
+        }
+    }
+}
+
+/// How to set an installation up.
+#[derive(Debug, Clone, Default)]
+pub struct InstallationOptions {
+    /// Without it, workers pull their jobs from the coordinators.
+    pub nats: bool,
+    /// More lines for the coordinators' configuration, such as `settings.heartbeat_s = 1`.
+    pub settings: Vec<String>,
+}
+
+/// A worker to start.
+#[derive(Debug, Clone)]
+pub struct WorkerSpec<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its pool.
+    pub pool: &'a str,
+    /// Its only tool, by label.
+    pub tool: &'a str,
+    /// The tool's program.
+    pub path: &'a Path,
+}
+
+/// A running installation.
+#[derive(Debug)]
+pub struct Installation {
+    dir: TempDir,
+    programs: Programs,
+    authority: Authority,
+    settings: Vec<String>,
+    /// The database.
+    pub postgres: PostgresServer,
+    /// The broker, if there is one.
+    pub nats: Option<NatsServer>,
+    users: Vec<String>,
+}
+
+/// A coordinator's process.
+#[derive(Debug)]
+pub struct Coordinator {
+    /// The process.
+    pub process: Process,
+    /// Where its HTTP API is.
+    pub api: String,
+    /// Where its worker API is.
+    pub workers: String,
+    /// Where its probes are.
+    pub probes: String,
+}
+
+/// A worker's process.
+#[derive(Debug)]
+pub struct Worker {
+    /// The process.
+    pub process: Process,
+    /// Its id.
+    pub id: String,
+    /// Where its probes are.
+    pub probes: String,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Runs a command that must succeed, and gives its output.
+fn output(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {message}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// User ids for one worker that nothing else uses: installations of one process count up, processes start apart.
+fn free_uid() -> u32 {
+    static WORKERS: AtomicU32 = AtomicU32::new(0);
+    2_000_000 + (std::process::id() % 20_000) * 64 + WORKERS.fetch_add(2, Ordering::Relaxed) % 64
+}
+
+impl Installation {
+    /// Starts the services and makes the keys.
+    ///
+    /// # Panics
+    /// When something cannot be started.
+    #[must_use]
+    pub fn start(programs: Programs, options: InstallationOptions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // Isolated tools pass through to their workspaces, and to nothing else.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let authority = Authority::new(dir.path());
+        let postgres = PostgresServer::start();
+        let users = vec![format!("{{ user: coordinator, password: {PASSWORD:?} }}")];
+        let nats = options.nats.then(|| {
+            let (cert, key) = authority.issue("127.0.0.1");
+            let tls = Some(ServerTls { cert, key, client_ca: None });
+            NatsServer::start_with(&NatsServerOptions {
+                tls,
+                config: authorization(&users),
+                ..NatsServerOptions::default()
+            })
+        });
+        let installation =
+            Self { dir, programs, authority, settings: options.settings, postgres, nats, users };
+        let keys = installation.dir.path().join("keys");
+        output(
+            Command::new(&installation.programs.coordinator)
+                .args(["keys", "--set"])
+                .arg(format!("keys.directory={}", keys.display())),
+        );
+        installation
+    }
+
+    /// The temporary directory; tools may pass through it.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn broker(&self, user: &str) -> String {
+        let Some(nats) = &self.nats else { return String::new() };
+        format!(
+            "[nats]\nservers = [{:?}]\ntls = {{ required = true, ca_file = {:?} }}\nauth = {{ user = {{ name = {user:?}, password = {PASSWORD:?} }} }}\n",
+            nats.url(),
+            self.authority.file()
+        )
+    }
+
+    /// Starts a coordinator and waits until it serves.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn coordinator(&self, name: &str) -> Coordinator {
+        let [api, workers, probes] = [(); 3].map(|()| format!("127.0.0.1:{}", free_port()));
+        let (cert, key) = self.authority.issue("127.0.0.1");
+        let file = |suffix: &str, content: &str| {
+            let path = self.dir.path().join(format!("{name}.{suffix}"));
+            fs::write(&path, content).unwrap();
+            path
+        };
+        let (cert, key) = (file("pem", &cert), file("key", &key));
+        let mut config = self.settings.join("\n");
+        write!(
+            config,
+            "\nkeys.directory = {:?}\napi.listen = {api:?}\nprobes.listen = {probes:?}\n\
+             [store.postgres]\nurl = {:?}\n\
+             [workers]\nlisten = {workers:?}\ncertificate = {cert:?}\nkey = {key:?}\n{}",
+            self.dir.path().join("keys"),
+            self.postgres.url(),
+            self.broker("coordinator"),
+        )
+        .unwrap();
+        let config = file("toml", &config);
+        let mut command = Command::new(&self.programs.coordinator);
+        command.arg("--config").arg(config);
+        let mut process = Process::new(name, command);
+        process.start("workers: ");
+        Coordinator {
+            process,
+            api: format!("http://{api}"),
+            workers: format!("https://{workers}"),
+            probes: format!("http://{probes}"),
+        }
+    }
+
+    /// Makes an API token in a file, with the coordinator's own command.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn token(&self, coordinator: &Coordinator, project: &str, role: &str) -> PathBuf {
+        let config = self.dir.path().join(format!("{}.toml", coordinator.process.name()));
+        let mut command = Command::new(&self.programs.coordinator);
+        command.arg("--config").arg(config).args([
+            "token",
+            "--project",
+            project,
+            "--name",
+            role,
+            "--role",
+            role,
+        ]);
+        let file = self.dir.path().join(format!("{project}-{role}.token"));
+        fs::write(&file, output(&mut command)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        file
+    }
+
+    /// The command line, as the owner of a token.
+    #[must_use]
+    pub fn cli(&self, coordinator: &Coordinator, token: &Path) -> Command {
+        let mut command = Command::new(&self.programs.cli);
+        command.args(["--url", &coordinator.api, "--token-file"]).arg(token).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the check of the whole store; `Err` has what it found.
+    ///
+    /// # Errors
+    /// Every violation, as text.
+    pub fn check(&self) -> Result<String, String> {
+        let mut command = Command::new(&self.programs.cli);
+        let output = command
+            .args(["check", "--postgres"])
+            .env("FORGEPLANE_CHECK_POSTGRES_URL", self.postgres.url())
+            .output()
+            .map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let message = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(text) } else { Err(format!("{text}{message}")) }
+    }
+
+    /// Enrolls a worker as an administrator does, starts it, and lets its own user on the broker do what it needs.
+    ///
+    /// # Panics
+    /// When one of the steps fails.
+    #[must_use]
+    pub fn worker(&mut self, spec: &WorkerSpec<'_>, coordinators: &[&Coordinator], admin: &Path) -> Worker {
+        let WorkerSpec { name, pool, tool, path } = spec;
+        let mut enroll = self.cli(coordinators[0], admin);
+        let enrollment = output(enroll.args(["worker", "enroll", "--pool", pool]));
+        let home = self.dir.path().join("workers").join(name);
+        fs::create_dir_all(&home).unwrap();
+        for dir in [&self.dir.path().join("workers"), &home] {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).unwrap();
+        }
+        let token_file = home.join("enrollment.token");
+        fs::write(&token_file, enrollment).unwrap();
+        fs::set_permissions(&token_file, fs::Permissions::from_mode(0o600)).unwrap();
+        let urls: Vec<&str> = coordinators.iter().map(|c| c.workers.as_str()).collect();
+        let probes = format!("127.0.0.1:{}", free_port());
+        let config = format!(
+            "name = {name:?}\npool_name = {pool:?}\nenrollment_token_file = {token_file:?}\n\
+             state_dir = {:?}\nworkspace_root = {:?}\niac_uid = {}\nprobes.listen = {probes:?}\n\
+             [coordinator]\nurls = {urls:?}\nca = {:?}\n[tools]\n{tool} = {path:?}\n{}",
+            home.join("state"),
+            home.join("work"),
+            free_uid(),
+            self.authority.file(),
+            self.broker(name),
+        );
+        let file = home.join("worker.toml");
+        fs::write(&file, config).unwrap();
+        let mut command = Command::new(&self.programs.worker);
+        command.arg("--config").arg(file);
+        let mut process = Process::new(name, command);
+        process.start("ready");
+        let id = self.id_of(name, coordinators[0], admin);
+        self.admit(name, &id, coordinators[0]);
+        Worker { process, id, probes: format!("http://{probes}") }
+    }
+
+    fn id_of(&self, name: &str, coordinator: &Coordinator, admin: &Path) -> String {
+        let list = output(self.cli(coordinator, admin).args(["worker", "list", "-o", "json"]));
+        let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        let workers = list["items"].as_array().unwrap();
+        let worker = workers.iter().find(|w| w["worker"]["name"] == name).expect("the worker has registered");
+        worker["worker"]["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Makes a user on the broker who may do what this worker needs and nothing else.
+    fn admit(&mut self, name: &str, id: &str, coordinator: &Coordinator) {
+        let Some(nats) = &self.nats else { return };
+        let config = self.dir.path().join(format!("{}.toml", coordinator.process.name()));
+        let mut command = Command::new(&self.programs.coordinator);
+        let permissions = output(command.arg("--config").arg(config).args(["nats-permissions", id]));
+        self.users.push(format!("{{ user: {name:?}, password: {PASSWORD:?}, permissions: {permissions} }}"));
+        nats.reload(&authorization(&self.users));
+    }
+}
+
+fn authorization(users: &[String]) -> String {
+    format!("authorization {{ users: [\n{}\n] }}\n", users.join("\n"))
+}

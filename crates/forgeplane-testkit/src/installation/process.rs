@@ -1,0 +1,136 @@
+//! A process that is started, watched, signalled and started again.
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Longer than a process takes to start or to end on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process, running or not. Dropping it kills it.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    command: Command,
+    child: Option<Child>,
+    log: Arc<Mutex<String>>,
+}
+
+impl Process {
+    /// Of this command; not started.
+    #[must_use]
+    pub fn new(name: &str, mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { name: name.to_owned(), command, child: None, log: Arc::default() }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The command, to be changed before the next start.
+    pub fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
+    /// Starts it and waits until it prints a line that begins like this.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn start(&mut self, ready: &str) {
+        let mut child = self.command.spawn().unwrap_or_else(|e| panic!("{:?}: {e}", self.command));
+        let (lines, printed) = channel();
+        follow(child.stdout.take().unwrap(), Arc::clone(&self.log), Some(lines));
+        follow(child.stderr.take().unwrap(), Arc::clone(&self.log), None);
+        self.child = Some(child);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match printed.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.starts_with(ready) => return,
+                Ok(_) => {}
+                Err(_) => panic!("{} does not start:\n{}", self.name, self.log()),
+            }
+        }
+    }
+
+    /// Its id.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the process runs").id()
+    }
+
+    /// Everything it wrote.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid().try_into().unwrap()), signal).expect("the process can be signalled");
+    }
+
+    /// Kills it, as a crash would, and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.child.take().unwrap().wait().unwrap();
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        let child = self.child.as_mut().expect("the process runs");
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                self.child = None;
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{} does not end:\n{}", self.name, self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    pub fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        self.ended()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Reads to the end, so that the process never waits for a reader.
+fn follow(stream: impl Read + Send + 'static, log: Arc<Mutex<String>>, lines: Option<Sender<String>>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let _ = writeln!(log.lock().unwrap(), "{line}");
+            if let Some(lines) = &lines {
+                let _ = lines.send(line);
+            }
+        }
+    });
+}
