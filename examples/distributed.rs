@@ -18,9 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
-    let (Some(programs), Some(terraform)) = (arguments.next(), arguments.next()) else {
-        panic!("usage: distributed DIRECTORY-OF-PROGRAMS TERRAFORM");
+    let (Some(programs), Some(tool), Some(terraform)) =
+        (arguments.next(), arguments.next(), arguments.next())
+    else {
+        panic!("usage: distributed DIRECTORY-OF-PROGRAMS terraform|tofu PROGRAM");
     };
+    let tool = tool.to_str().unwrap();
     let begun = Instant::now();
     step("PostgreSQL, and a NATS server with TLS");
     let settings = [
@@ -45,7 +48,7 @@ fn main() {
     let mut workers: Vec<Worker> = [("east-1", "east"), ("east-2", "east"), ("west-1", "west")]
         .into_iter()
         .map(|(name, pool)| {
-            let spec = WorkerSpec { name, pool, tool: "terraform", path: &terraform };
+            let spec = WorkerSpec { name, pool, tool, path: &terraform };
             site.worker(&spec, &[&alpha, &beta], &admin)
         })
         .collect();
@@ -56,10 +59,7 @@ fn main() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/terraform/hello");
     let instances = ["red", "green", "blue", "cyan", "amber"];
     for pool in ["east", "west"] {
-        demo.show(
-            &alpha,
-            &["template", "push", source, "--tool", "terraform", "--name", pool, "--pool", pool],
-        );
+        demo.show(&alpha, &["template", "push", source, "--tool", tool, "--name", pool, "--pool", pool]);
     }
     for (instance, pool) in instances.iter().zip(["east", "east", "east", "west", "west"]) {
         let greeting = format!("greeting=Hello {instance}");

@@ -80,7 +80,7 @@ fn distributed(options: &Options) -> Result<()> {
             "the demo isolates tools under user ids of their own, which only root can: run it as root".into(),
         );
     }
-    let DemoTool::Terraform(_, terraform) = tools::for_demo(false)? else {
+    let DemoTool::Terraform(label, terraform) = tools::for_demo(false)? else {
         return Err("the demo runs a real Terraform or OpenTofu: put `terraform` or `tofu` into PATH and run it again".into());
     };
     tools::postgres()?;
@@ -102,6 +102,7 @@ fn distributed(options: &Options) -> Result<()> {
     execute(
         Command::new(programs.join("examples/distributed"))
             .arg(&programs)
+            .arg(label)
             .arg(terraform)
             .env("FORGEPLANE_TEST_NATS_SERVER", nats),
     )

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use forgeplane_core::model::{Name, Tool};
+use forgeplane_core::model::{Name, Tool, UnknownTool};
 use forgeplane_process::{ConfigArgs, Failure, LogFormat, Sources, read_file};
 use forgeplane_proto::client::ConnectOptions;
 use forgeplane_queue_nats::NatsOptions;
@@ -174,7 +174,7 @@ impl Config {
         if !self.tools.is_empty() {
             let tools = self.tools.iter().map(|(label, path)| {
                 let tool: Tool =
-                    label.parse().map_err(|e: forgeplane_core::model::UnknownTool| invalid(e))?;
+                    label.parse().map_err(|e: UnknownTool| invalid(format!("`tools.{label}`: {e}")))?;
                 Ok((tool, path.clone()))
             });
             worker.tools = Tools::Explicit(tools.collect::<Result<_, Failure>>()?);

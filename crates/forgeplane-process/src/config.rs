@@ -131,7 +131,9 @@ impl Sources {
     /// # Errors
     /// When a file or variable cannot be read at all.
     pub fn print(&self) -> Result<String, Failure> {
-        let mut table: toml::Table = self.figment.extract().map_err(invalid)?;
+        // What is not set is left out: TOML has no word for it.
+        let settings: Dict = self.figment.extract().map_err(invalid)?;
+        let mut table = toml::Table::try_from(&settings).map_err(invalid)?;
         blot(&mut table);
         toml::to_string_pretty(&table).map_err(invalid)
     }

@@ -176,6 +176,29 @@ impl Installation {
         self.dir.path()
     }
 
+    /// Makes a tool that passes for Terraform: it answers the version check and `init`, and does the rest by `body`, a
+    /// shell script with the subcommand in `$1`, the attempt in `$ATTEMPT` and a file to write to in `$LEDGER`.
+    #[must_use]
+    pub fn tool(&self, body: &str) -> PathBuf {
+        let (path, ledger) = (self.dir.path().join("terraform"), self.dir.path().join("ledger"));
+        fs::write(&ledger, "").unwrap();
+        fs::set_permissions(&ledger, fs::Permissions::from_mode(0o666)).unwrap();
+        let script = format!(
+            "#!/bin/sh\ncase \"$1\" in --version) echo 'Terraform v1.99.0'; exit 0;; init) exit 0;; esac\n\
+             LEDGER={}\nATTEMPT=${{PWD##*/att_}}\nATTEMPT=att_${{ATTEMPT%%/*}}\n{body}\n",
+            ledger.display()
+        );
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// What the tool wrote into its ledger.
+    #[must_use]
+    pub fn ledger(&self) -> String {
+        fs::read_to_string(self.dir.path().join("ledger")).unwrap()
+    }
+
     fn broker(&self, user: &str) -> String {
         let Some(nats) = &self.nats else { return String::new() };
         format!(

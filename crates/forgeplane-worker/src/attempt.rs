@@ -327,6 +327,10 @@ impl Running {
             error: ending.error.map(|e| RunError { message: redacted(&redactor, &e.message), ..e }),
         };
         let envelope = self.sign_and_journal(intent, &outcome)?;
+        let kind = outcome.outcome.as_str();
+        metrics::counter!("forgeplane_worker_attempts_total", "outcome" => kind).increment(1);
+        metrics::histogram!("forgeplane_worker_attempt_seconds", "outcome" => kind)
+            .record(begun.elapsed().as_secs_f64());
         Ok((envelope, cleanup))
     }
 

@@ -41,6 +41,12 @@ pub enum WorkerError {
         /// What it did instead.
         reason: String,
     },
+    /// A tool was configured that nothing here can run.
+    #[error("tool `{tool}` is configured, but this worker has no executor for it")]
+    NoExecutor {
+        /// Which tool.
+        tool: Tool,
+    },
     /// A directory or file of the worker cannot be used.
     #[error("{}: {source}", .path.display())]
     Io {
@@ -86,6 +92,7 @@ impl WorkerError {
             Self::UidLock(error) => error.code(),
             Self::DirtyUid => "dirty_uid",
             Self::ToolMissing { .. } => "tool_missing",
+            Self::NoExecutor { .. } => "no_executor",
             Self::ToolCheckFailed { .. } => "tool_check_failed",
             Self::Io { .. } => "worker_io",
             Self::StateDirInUse { .. } => "state_dir_in_use",

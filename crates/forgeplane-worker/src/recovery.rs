@@ -28,6 +28,8 @@ impl Running {
                 attempt = %entry.intent.attempt, fence = %entry.intent.fence, stage = entry.stage.name(),
                 "recovering an attempt from the journal"
             );
+            metrics::counter!("forgeplane_worker_recovered_total", "stage" => entry.stage.name())
+                .increment(1);
             self.settle(&entry, stop).await?;
         }
         Ok(())

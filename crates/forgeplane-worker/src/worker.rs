@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Verdict;
-use crate::config::WorkerConfig;
+use crate::config::{Tools, WorkerConfig};
 use crate::durable::{self, DirLock};
 use crate::error::{WorkerError, at};
 use crate::executor::{AnsibleExecutor, Executor, TerraformExecutor};
@@ -98,6 +98,11 @@ impl Worker {
     /// coordinator is waited for.
     pub async fn start(self, shutdown: Shutdown) -> Result<Started, WorkerError> {
         let Self { config, control, queue, executors } = self;
+        if let Tools::Explicit(tools) = &config.tools
+            && let Some(tool) = tools.keys().find(|tool| !executors.contains_key(tool))
+        {
+            return Err(WorkerError::NoExecutor { tool: *tool });
+        }
         let sandbox = Sandbox::new(config.isolation, config.helper.clone())?;
         let uid_lock = match config.isolation {
             Isolation::Uid { uid, .. } => Some(UidLock::acquire(&config.uid_lock_dir, uid)?),
@@ -373,12 +378,19 @@ async fn beat(running: Arc<Running>, stop: CancellationToken) {
     let mut told = false;
     loop {
         let heartbeat = running.heartbeat();
+        metrics::gauge!("forgeplane_worker_held_attempts").set(heartbeat.holding.len() as f64);
         told |= heartbeat.draining;
         tokio::select! {
             () = stop.cancelled() => return,
             answer = running.link.heartbeat(heartbeat) => match answer {
-                Ok(orders) => running.take_orders(orders),
-                Err(error) => tracing::warn!(%error, "a heartbeat was not answered"),
+                Ok(orders) => {
+                    metrics::counter!("forgeplane_worker_heartbeats_total", "result" => "answered").increment(1);
+                    running.take_orders(orders);
+                }
+                Err(error) => {
+                    metrics::counter!("forgeplane_worker_heartbeats_total", "result" => "lost").increment(1);
+                    tracing::warn!(%error, "a heartbeat was not answered");
+                }
             }
         }
         let mut random = [0; 1];

@@ -96,6 +96,8 @@ pub enum WaitReason {
         /// How many there are.
         workers: usize,
     },
+    /// `worker_max_concurrent_jobs` is 0.
+    Paused,
     /// It will be placed in the next scheduler pass.
     Next,
 }
@@ -113,6 +115,7 @@ impl WaitReason {
             Self::AllOffline { .. } => "all_offline",
             Self::AllDraining { .. } => "all_draining",
             Self::AllAtCapacity { .. } => "all_at_capacity",
+            Self::Paused => "paused",
             Self::Next => "next",
         }
     }
@@ -139,6 +142,9 @@ impl std::fmt::Display for WaitReason {
             Self::AllOffline { workers } => write!(f, "all {workers} fitting workers are offline"),
             Self::AllDraining { workers } => write!(f, "all {workers} fitting workers are draining"),
             Self::AllAtCapacity { workers } => write!(f, "all {workers} fitting workers are at capacity"),
+            Self::Paused => {
+                f.write_str("nothing is started: the system setting `worker_max_concurrent_jobs` is 0")
+            }
             Self::Next => f.write_str("it is next: the scheduler will place it in its next pass"),
         }
     }
@@ -262,6 +268,9 @@ impl<'a> Pass<'a> {
             in_pool.into_iter().filter(|w| workers[*w].worker.capabilities.contains_key(&run.tool)).collect();
         if capable.is_empty() {
             return Err(WaitReason::NoWorkerWithCapability { pool: run.pool.clone(), capability: run.tool });
+        }
+        if settings.worker_max_concurrent_jobs == 0 {
+            return Err(WaitReason::Paused);
         }
         let status = |w: &usize| {
             let candidate = &workers[*w];

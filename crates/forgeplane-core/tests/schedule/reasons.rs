@@ -112,6 +112,18 @@ fn t117_workers_at_capacity_are_counted() {
 }
 
 #[test]
+fn t117_a_pause_is_named() {
+    let settings = Settings { worker_max_concurrent_jobs: 0, ..Settings::default() };
+    let (queued, workers) = ([run(0)], [worker(0, 1)]);
+    let view =
+        View { queued: &queued, workers: &workers, open: &[], settings: &settings, now: start_of_time() };
+    assert_eq!(explain(&view, &queued[0]), Some(WaitReason::Paused));
+    // What would keep it waiting all the same comes first.
+    let nobody = View { workers: &[], ..view };
+    assert!(matches!(explain(&nobody, &queued[0]), Some(WaitReason::NoWorkerInPool { .. })));
+}
+
+#[test]
 fn t117_a_run_that_is_next_says_so_and_one_that_runs_waits_for_nothing() {
     assert_eq!(why(&[run(0)], &[worker(0, 1)], &[]), Some(WaitReason::Next));
     for status in RunStatus::ALL {

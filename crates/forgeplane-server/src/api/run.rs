@@ -304,7 +304,7 @@ impl From<coordinator::RunView> for RunDetail {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Waiting {
     /// Stable code: `pending_approval`, `offered`, `instance_busy`, `no_worker_in_pool`,
-    /// `no_worker_with_capability`, `all_offline`, `all_draining`, `all_at_capacity`, `next`.
+    /// `no_worker_with_capability`, `all_offline`, `all_draining`, `all_at_capacity`, `paused`, `next`.
     pub code: String,
     /// The reason in words.
     pub detail: String,
@@ -332,7 +332,7 @@ impl From<WaitReason> for Waiting {
     fn from(reason: WaitReason) -> Self {
         let base = Self { code: reason.code().to_owned(), detail: reason.to_string(), ..Self::default() };
         match reason {
-            WaitReason::PendingApproval | WaitReason::Next => base,
+            WaitReason::PendingApproval | WaitReason::Paused | WaitReason::Next => base,
             WaitReason::Offered { worker, until } => {
                 Self { worker: Some(worker), until: Some(until), ..base }
             }

@@ -1,0 +1,9 @@
+//! Coordinators as operators run them: real processes, a real database, a real broker, real workers.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod configuration;
+mod draining;
+mod serving;
+mod several;
+mod support;
+mod thousand;

@@ -1,0 +1,141 @@
+//! An installation with an API client.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forgeplane_testkit::installation::{
+    Coordinator, Installation, InstallationOptions, Programs, Worker, WorkerSpec,
+};
+use reqwest::header::AUTHORIZATION;
+use serde_json::{Value, json};
+
+/// Longer than anything takes on a slow machine.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+pub fn programs() -> Programs {
+    Programs::of(Path::new(env!("CARGO_BIN_EXE_forgeplane-coordinator")).parent().unwrap())
+}
+
+pub fn options(nats: bool, settings: &[&str]) -> InstallationOptions {
+    InstallationOptions { nats, settings: settings.iter().map(|s| (*s).to_owned()).collect() }
+}
+
+/// An installation, its administrator, and a tool.
+pub struct Site {
+    pub installation: Installation,
+    pub admin: PathBuf,
+    pub tool: PathBuf,
+    token: String,
+    http: reqwest::Client,
+}
+
+impl Site {
+    /// With a tool of this body, and the coordinators named.
+    pub fn start(options: InstallationOptions, tool: &str, names: &[&str]) -> (Self, Vec<Coordinator>) {
+        let installation = Installation::start(programs(), options);
+        let coordinators: Vec<_> = names.iter().map(|name| installation.coordinator(name)).collect();
+        let admin = installation.token(&coordinators[0], "demo", "admin");
+        let token = std::fs::read_to_string(&admin).unwrap();
+        let tool = installation.tool(tool);
+        (Self { installation, admin, tool, token, http: reqwest::Client::new() }, coordinators)
+    }
+
+    pub fn worker(&mut self, name: &str, coordinators: &[&Coordinator]) -> Worker {
+        let spec = WorkerSpec { name, pool: "default", tool: "terraform", path: &self.tool };
+        self.installation.worker(&spec, coordinators, &self.admin)
+    }
+
+    /// Asks a coordinator's API. `None`: no answer, or one that says to come back.
+    pub async fn try_ask(&self, at: &Coordinator, post: Option<(&str, Value)>, path: &str) -> Option<Value> {
+        let url = format!("{}/api/v1{path}", at.api);
+        let request = match post {
+            Some((key, body)) => self.http.post(url).header("idempotency-key", key).json(&body),
+            None => self.http.get(url),
+        };
+        let request =
+            request.header(AUTHORIZATION, format!("Bearer {}", self.token)).timeout(Duration::from_secs(10));
+        let answer = request.send().await.ok()?;
+        let status = answer.status();
+        if status.is_server_error() {
+            return None;
+        }
+        let body: Value = answer.json().await.ok()?;
+        assert!(status.is_success(), "{path}: {status} {body}");
+        Some(body)
+    }
+
+    pub async fn get(&self, at: &Coordinator, path: &str) -> Value {
+        self.try_ask(at, None, path).await.expect("the coordinator answers")
+    }
+
+    pub async fn post(&self, at: &Coordinator, path: &str, body: Value) -> Value {
+        self.try_ask(at, Some(("once", body)), path).await.expect("the coordinator answers")
+    }
+
+    /// A template of the tool with one instance.
+    pub fn app(&self, at: &Coordinator) {
+        let source = self.installation.directory().join("source");
+        std::fs::create_dir_all(&source).unwrap();
+        std::fs::write(source.join("main.tf"), "").unwrap();
+        let source = source.to_str().unwrap();
+        for args in [
+            &["template", "push", source, "--tool", "terraform", "--name", "app"][..],
+            &["instance", "create", "app", "--template", "app"],
+        ] {
+            let output = self.installation.cli(at, &self.admin).args(args).output().unwrap();
+            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
+    /// Creates a run that only reads, and gives its id.
+    pub async fn preview(&self, at: &Coordinator, key: &str) -> String {
+        let body = json!({"instance": "app", "operation": "preview"});
+        let run = self.try_ask(at, Some((key, body)), "/runs").await.expect("the run is admitted");
+        run["id"].as_str().unwrap().to_owned()
+    }
+
+    pub async fn run(&self, at: &Coordinator, run: &str) -> Value {
+        self.get(at, &format!("/runs/{run}")).await
+    }
+
+    /// Waits until something holds of a run.
+    pub async fn until_run(&self, at: &Coordinator, run: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let view = self.run(at, run).await;
+            if holds(&view) {
+                return view;
+            }
+            assert!(Instant::now() < deadline, "it does not come to that: {view:#}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn until_status(&self, at: &Coordinator, run: &str, status: &str) -> Value {
+        self.until_run(at, run, |view| view["run"]["status"] == status).await
+    }
+
+    /// Waits until the ledger says this.
+    pub async fn until_ledger(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.installation.ledger().contains(text) {
+            assert!(Instant::now() < deadline, "{text:?} is not in the ledger");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Status and text of a probe.
+    pub async fn probe(&self, probes: &str, path: &str) -> (u16, String) {
+        let answer = self.http.get(format!("{probes}{path}")).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+}
+
+/// A tool that runs until a file appears or it is interrupted; it tells the ledger what becomes of it.
+pub fn patient_tool(go: &Path) -> String {
+    format!(
+        "[ \"$1\" = plan ] || exit 0\ntrap 'echo interrupted $ATTEMPT >> $LEDGER; exit 1' INT\n\
+         echo started $ATTEMPT >> $LEDGER\nwhile [ ! -e {} ]; do sleep 0.05; done\necho ended $ATTEMPT >> $LEDGER",
+        go.display()
+    )
+}
