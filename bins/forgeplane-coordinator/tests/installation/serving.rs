@@ -22,7 +22,7 @@ async fn readiness_follows_the_database_and_liveness_does_not() {
     site.installation.postgres.kill();
     until_ready(&site, &alpha.probes, 503).await;
     assert_eq!(site.probe(&alpha.probes, "/healthz").await.0, 200);
-    assert!(site.try_ask(alpha, None, "/runs").await.is_none());
+    assert!(site.client.try_ask(&alpha.api, None, "/runs").await.is_none());
     site.installation.postgres.resume();
     until_ready(&site, &alpha.probes, 200).await;
     site.get(alpha, "/runs").await;

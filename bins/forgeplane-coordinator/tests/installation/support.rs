@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use forgeplane_testkit::installation::{
     Coordinator, Installation, InstallationOptions, Programs, Worker, WorkerSpec,
 };
-use reqwest::header::AUTHORIZATION;
 use serde_json::{Value, json};
 
 /// Longer than anything takes on a slow machine.
@@ -20,13 +19,39 @@ pub fn options(nats: bool, settings: &[&str]) -> InstallationOptions {
     InstallationOptions { nats, settings: settings.iter().map(|s| (*s).to_owned()).collect() }
 }
 
+/// The administrator at the HTTP API.
+#[derive(Clone)]
+pub struct Client {
+    token: String,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// Asks the API at this address. `None`: no answer, or one that says to come back.
+    pub async fn try_ask(&self, api: &str, post: Option<(&str, Value)>, path: &str) -> Option<Value> {
+        let url = format!("{api}/api/v1{path}");
+        let request = match post {
+            Some((key, body)) => self.http.post(url).header("idempotency-key", key).json(&body),
+            None => self.http.get(url),
+        };
+        let request = request.bearer_auth(&self.token).timeout(Duration::from_secs(10));
+        let answer = request.send().await.ok()?;
+        let status = answer.status();
+        if status.is_server_error() {
+            return None;
+        }
+        let body: Value = answer.json().await.ok()?;
+        assert!(status.is_success(), "{path}: {status} {body}");
+        Some(body)
+    }
+}
+
 /// An installation, its administrator, and a tool.
 pub struct Site {
     pub installation: Installation,
     pub admin: PathBuf,
     pub tool: PathBuf,
-    token: String,
-    http: reqwest::Client,
+    pub client: Client,
 }
 
 impl Site {
@@ -37,7 +62,8 @@ impl Site {
         let admin = installation.token(&coordinators[0], "demo", "admin");
         let token = std::fs::read_to_string(&admin).unwrap();
         let tool = installation.tool(tool);
-        (Self { installation, admin, tool, token, http: reqwest::Client::new() }, coordinators)
+        let client = Client { token, http: reqwest::Client::new() };
+        (Self { installation, admin, tool, client }, coordinators)
     }
 
     pub fn worker(&mut self, name: &str, coordinators: &[&Coordinator]) -> Worker {
@@ -45,31 +71,12 @@ impl Site {
         self.installation.worker(&spec, coordinators, &self.admin)
     }
 
-    /// Asks a coordinator's API. `None`: no answer, or one that says to come back.
-    pub async fn try_ask(&self, at: &Coordinator, post: Option<(&str, Value)>, path: &str) -> Option<Value> {
-        let url = format!("{}/api/v1{path}", at.api);
-        let request = match post {
-            Some((key, body)) => self.http.post(url).header("idempotency-key", key).json(&body),
-            None => self.http.get(url),
-        };
-        let request =
-            request.header(AUTHORIZATION, format!("Bearer {}", self.token)).timeout(Duration::from_secs(10));
-        let answer = request.send().await.ok()?;
-        let status = answer.status();
-        if status.is_server_error() {
-            return None;
-        }
-        let body: Value = answer.json().await.ok()?;
-        assert!(status.is_success(), "{path}: {status} {body}");
-        Some(body)
-    }
-
     pub async fn get(&self, at: &Coordinator, path: &str) -> Value {
-        self.try_ask(at, None, path).await.expect("the coordinator answers")
+        self.client.try_ask(&at.api, None, path).await.expect("the coordinator answers")
     }
 
     pub async fn post(&self, at: &Coordinator, path: &str, body: Value) -> Value {
-        self.try_ask(at, Some(("once", body)), path).await.expect("the coordinator answers")
+        self.client.try_ask(&at.api, Some(("once", body)), path).await.expect("the coordinator answers")
     }
 
     /// A template of the tool with one instance.
@@ -90,7 +97,8 @@ impl Site {
     /// Creates a run that only reads, and gives its id.
     pub async fn preview(&self, at: &Coordinator, key: &str) -> String {
         let body = json!({"instance": "app", "operation": "preview"});
-        let run = self.try_ask(at, Some((key, body)), "/runs").await.expect("the run is admitted");
+        let run =
+            self.client.try_ask(&at.api, Some((key, body)), "/runs").await.expect("the run is admitted");
         run["id"].as_str().unwrap().to_owned()
     }
 
@@ -126,7 +134,7 @@ impl Site {
 
     /// Status and text of a probe.
     pub async fn probe(&self, probes: &str, path: &str) -> (u16, String) {
-        let answer = self.http.get(format!("{probes}{path}")).send().await.unwrap();
+        let answer = self.client.http.get(format!("{probes}{path}")).send().await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
 }

@@ -2,46 +2,54 @@
 //! killed once each: every run ends exactly once, and no tool is started twice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Site, options};
+use crate::support::{Client, Site, options};
 
 const RUNS: usize = 1_000;
 const WORKERS: usize = 8;
 /// Longer than all of it takes on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(900);
 
-/// Creates a run, asking again (with the same key) until somebody has admitted it.
-async fn create(
-    site: &Site,
-    apis: &[forgeplane_testkit::installation::Coordinator],
-    number: usize,
-) -> String {
-    let key = format!("run-{number}");
-    for turn in number.. {
-        let body = json!({"instance": "app", "operation": "preview"});
-        match site.try_ask(&apis[turn % apis.len()], Some((&key, body)), "/runs").await {
-            Some(run) => return run["id"].as_str().unwrap().to_owned(),
-            None => tokio::time::sleep(Duration::from_millis(50)).await,
+/// Asks for runs until all are admitted; each again, with the same key, until somebody has answered.
+async fn create(client: Client, apis: [String; 2], next: Arc<AtomicUsize>) -> Vec<String> {
+    let mut made = Vec::new();
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= RUNS {
+            return made;
         }
+        let key = format!("run-{number}");
+        let mut turn = number;
+        let run = loop {
+            let body = json!({"instance": "app", "operation": "preview"});
+            if let Some(run) = client.try_ask(&apis[turn % 2], Some((&key, body)), "/runs").await {
+                break run;
+            }
+            turn += 1;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        made.push(run["id"].as_str().unwrap().to_owned());
     }
-    unreachable!("the turns do not end");
 }
 
-/// Every run there is, by page.
-async fn all(site: &Site, at: &forgeplane_testkit::installation::Coordinator) -> Option<Vec<Value>> {
-    let (mut runs, mut after) = (Vec::new(), String::new());
-    loop {
-        let page = site.try_ask(at, None, &format!("/runs?limit=200{after}")).await?;
-        runs.extend(page["items"].as_array().unwrap().iter().cloned());
-        match page["next"].as_str() {
-            Some(next) => after = format!("&after={next}"),
-            None => return Some(runs),
+/// Every run there is, by page, from whichever coordinator answers.
+async fn all(client: &Client, apis: &[String; 2]) -> Option<Vec<Value>> {
+    for api in apis {
+        let (mut runs, mut after) = (Vec::new(), String::new());
+        while let Some(page) = client.try_ask(api, None, &format!("/runs?limit=200{after}")).await {
+            runs.extend(page["items"].as_array().unwrap().iter().cloned());
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return Some(runs),
+            }
         }
     }
+    None
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,55 +62,43 @@ async fn a_thousand_runs_end_once_each_while_everything_is_killed_once() {
         .map(|n| site.worker(&format!("w{n}"), &[&coordinators[n % 2], &coordinators[(n + 1) % 2]]))
         .collect();
     site.app(&coordinators[0]);
+    let apis = [coordinators[0].api.clone(), coordinators[1].api.clone()];
+    let client = site.client.clone();
     let begun = Instant::now();
-    let made: BTreeSet<String> = {
-        let next = AtomicUsize::new(0);
-        let (site, coordinators, next) = (&site, &coordinators, &next);
-        let creators = (0..4).map(|_| async move {
-            let mut made = Vec::new();
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= RUNS / 2 {
-                    return made;
-                }
-                made.push(create(site, coordinators, number).await);
+    let next = Arc::new(AtomicUsize::new(0));
+    let creators: Vec<_> =
+        (0..4).map(|_| tokio::spawn(create(client.clone(), apis.clone(), Arc::clone(&next)))).collect();
+    let until = async |many: usize| {
+        loop {
+            let runs = all(&client, &apis).await.unwrap_or_default();
+            let ended = runs.iter().filter(|run| run["status"] == "succeeded").count();
+            if ended >= many {
+                return ended;
             }
-        });
-        futures_util::future::join_all(creators).await.into_iter().flatten().collect()
+            assert!(begun.elapsed() < PATIENCE, "{ended} of {RUNS} runs ended, {many} were waited for");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
     };
-    let ended = async |site: &Site, coordinators: &[forgeplane_testkit::installation::Coordinator]| {
-        let runs = all(site, &coordinators[1]).await.or(all(site, &coordinators[0]).await)?;
-        Some(runs.iter().filter(|run| run["status"] == "succeeded").count())
-    };
-    let until =
-        async |site: &Site, coordinators: &[forgeplane_testkit::installation::Coordinator], many: usize| {
-            while ended(site, coordinators).await.is_none_or(|count| count < many) {
-                assert!(begun.elapsed() < PATIENCE, "not {many} of {RUNS} runs ended");
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-        };
-    until(&site, &coordinators, 100).await;
-    println!("a coordinator is killed after {:?}", begun.elapsed());
+
+    let ended = until(100).await;
+    println!("{:.1?}: {ended} runs ended; a coordinator is killed", begun.elapsed());
     coordinators[0].process.kill();
-    // The other half is asked for while one is gone; the other answers.
-    let mut made = made;
-    for number in RUNS / 2..RUNS {
-        made.insert(create(&site, &coordinators, number).await);
-    }
+    let ended = until(300).await;
+    println!("{:.1?}: {ended} runs ended; it comes back", begun.elapsed());
     coordinators[0].process.start("workers: ");
-    until(&site, &coordinators, 300).await;
-    println!("the broker is killed after {:?}", begun.elapsed());
-    site.installation.nats.as_mut().unwrap().kill();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let ended = until(400).await;
+    println!("{:.1?}: {ended} runs ended; the broker is killed and comes back", begun.elapsed());
     site.installation.nats.as_mut().unwrap().restart();
-    until(&site, &coordinators, 500).await;
-    println!("the database is killed after {:?}", begun.elapsed());
+    let ended = until(700).await;
+    println!("{:.1?}: {ended} runs ended; the database is killed and comes back", begun.elapsed());
     site.installation.postgres.kill();
     site.installation.postgres.resume();
-    until(&site, &coordinators, RUNS).await;
-    println!("{RUNS} runs ended after {:?}", begun.elapsed());
+    until(RUNS).await;
+    println!("{:.1?}: all runs ended", begun.elapsed());
 
-    let runs = all(&site, &coordinators[0]).await.unwrap();
+    let made = futures_util::future::join_all(creators).await.into_iter().flat_map(Result::unwrap);
+    let made: BTreeSet<String> = made.collect();
+    let runs = all(&client, &apis).await.unwrap();
     let ids: BTreeSet<String> = runs.iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect();
     assert_eq!((ids.len(), &ids), (RUNS, &made), "every request made one run");
     assert!(runs.iter().all(|run| run["status"] == "succeeded"));
