@@ -90,6 +90,7 @@ pub fn registration_from(message: v1::RegisterRequest) -> Result<Registration> {
         enrollment_token: message.enrollment_token.map(SecretString::from),
         challenge: Challenge(message.challenge),
         proof: exact("proof", &message.proof, "is 64 bytes")?,
+        certificate: None,
     })
 }
 
@@ -114,6 +115,7 @@ impl TryFrom<v1::RegisterResponse> for Registered {
                 worker: parse("worker", &it.worker, "is a worker id")?,
                 incarnation: it.incarnation,
                 token: SecretString::from(it.session_token),
+                certificate: None,
             },
             coordinator_key: exact("coordinator_key", &it.coordinator_key, "is 32 bytes")?,
             heartbeat: Duration::from_millis(it.heartbeat_ms),
@@ -467,6 +469,7 @@ mod tests {
             enrollment_token: Some(SecretString::from("fpe_x")),
             challenge: Challenge("c".into()),
             proof: [2; 64],
+            certificate: None,
         };
         let back = registration_from(registration_into(registration.clone())).unwrap();
         assert_eq!(
@@ -500,6 +503,7 @@ mod tests {
                 worker: WorkerId::new(Timestamp::UNIX_EPOCH, [1; 10]),
                 incarnation: 4,
                 token: SecretString::from("fps_x"),
+                certificate: None,
             },
             coordinator_key: [5; 32],
             heartbeat: Duration::from_millis(1500),

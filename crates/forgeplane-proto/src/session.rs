@@ -42,6 +42,7 @@ pub fn read_session(metadata: &MetadataMap) -> Result<Session, Refusal> {
         worker: text(WORKER)?.parse().map_err(|_| missing(WORKER))?,
         incarnation: text(INCARNATION)?.parse().map_err(|_| missing(INCARNATION))?,
         token: SecretString::from(token),
+        certificate: None,
     })
 }
 
@@ -58,6 +59,7 @@ mod tests {
             worker: WorkerId::new(Timestamp::UNIX_EPOCH, [3; 10]),
             incarnation: u64::MAX,
             token: SecretString::from("fps_secret"),
+            certificate: None,
         };
         let mut metadata = MetadataMap::new();
         write_session(&mut metadata, &session).unwrap();
@@ -73,6 +75,7 @@ mod tests {
             worker: WorkerId::new(Timestamp::UNIX_EPOCH, [3; 10]),
             incarnation: 1,
             token: SecretString::from("fps_secret"),
+            certificate: None,
         };
         for (name, value) in [
             (AUTHORIZATION, None),

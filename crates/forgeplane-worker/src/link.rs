@@ -85,6 +85,7 @@ async fn register_with(
             enrollment_token: introduction.enrollment_token.clone(),
             challenge,
             proof,
+            certificate: None,
         })
         .await
 }

@@ -86,6 +86,7 @@ impl Coordinator {
             public_key: hex::encode(registration.public_key),
             key: key_id(&registration.public_key),
             session: hash(&token),
+            certificate: registration.certificate,
         };
         let fresh = WorkerId::new(self.now(), self.random());
         let enrollment_hash = registration.enrollment_token.as_ref().map(hash);
@@ -113,7 +114,7 @@ impl Coordinator {
             })
             .await?;
         Ok(Registered {
-            session: Session { worker: worker.id, incarnation: worker.incarnation, token },
+            session: Session { worker: worker.id, incarnation: worker.incarnation, token, certificate: None },
             coordinator_key: self.public_key(),
             heartbeat: self.settings().heartbeat,
         })
@@ -127,7 +128,10 @@ impl Coordinator {
         };
         let worker = self.store().get_as::<Worker>(session.worker).await?.ok_or_else(refused)?;
         let matches: bool = worker.session.as_bytes().ct_eq(hash(&session.token).as_bytes()).into();
-        if !matches || worker.incarnation != session.incarnation || worker.session_expires_at <= self.now() {
+        // A stolen credential is worth nothing over another connection than the certificate's owner's.
+        let bound = worker.session_certificate.is_none_or(|bound| session.certificate == Some(bound));
+        let current = worker.incarnation == session.incarnation && worker.session_expires_at > self.now();
+        if !(matches && bound && current) {
             return Err(refused().into());
         }
         if worker.disconnected {

@@ -37,6 +37,9 @@ pub struct Worker {
     pub incarnation: u64,
     /// SHA-256 of its session credential.
     pub session: Digest,
+    /// SHA-256 of the client certificate that its session is bound to.
+    #[serde(default)]
+    pub session_certificate: Option<Digest>,
     /// When the session ends.
     pub session_expires_at: Timestamp,
     /// The key new attempts are pinned to.

@@ -50,6 +50,9 @@ pub struct Registration {
     pub challenge: Challenge,
     /// Signature over [`crate::evidence::registration_message`] by `public_key`.
     pub proof: [u8; 64],
+    /// SHA-256 of the client certificate the connection was opened with, as the coordinator's end of it saw. The
+    /// session is bound to it.
+    pub certificate: Option<Digest>,
 }
 
 /// An authenticated worker session.
@@ -61,6 +64,8 @@ pub struct Session {
     pub incarnation: u64,
     /// The session credential.
     pub token: SecretString,
+    /// SHA-256 of the client certificate of the connection, as the coordinator's end of it saw; never sent.
+    pub certificate: Option<Digest>,
 }
 
 /// The answer to a registration.

@@ -31,6 +31,8 @@ pub struct Proven {
     pub key: Digest,
     /// Hash of the session credential it will get.
     pub session: Digest,
+    /// The client certificate the session is bound to.
+    pub certificate: Option<Digest>,
 }
 
 /// What the rule looks at.
@@ -149,6 +151,7 @@ fn again(
         unsafe_no_isolation: proven.unsafe_no_isolation,
         incarnation: worker.incarnation + 1,
         session: proven.session,
+        session_certificate: proven.certificate,
         session_expires_at: after(now, settings.session_ttl),
         ..worker.value.clone()
     };
@@ -204,6 +207,7 @@ fn enroll(
         quarantined: None,
         incarnation: 1,
         session: proven.session,
+        session_certificate: proven.certificate,
         session_expires_at: after(now, context.settings.session_ttl),
         key: proven.key,
         registered_at: now,

@@ -102,6 +102,7 @@ async fn a_registration_is_signed_by_the_key_it_names_over_a_fresh_challenge() {
         enrollment_token: None,
         challenge: challenge.clone(),
         proof: signer.sign(signed).to_bytes(),
+        certificate: None,
     };
     let refused = |registration| {
         let control = control.clone();
@@ -198,6 +199,7 @@ async fn an_unisolated_worker_joins_only_where_that_is_allowed() {
             enrollment_token: Some(world.enrollment("default").await),
             challenge,
             proof,
+            certificate: None,
         };
         let result = control.register(registration).await.map(|_| ());
         if allowed {

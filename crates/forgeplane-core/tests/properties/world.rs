@@ -232,6 +232,7 @@ impl World {
             enrollment_token,
             challenge,
             proof,
+            certificate: None,
         };
         Ok(self.control.register(registration).await?.session)
     }

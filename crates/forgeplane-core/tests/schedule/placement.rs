@@ -67,6 +67,7 @@ pub fn worker(n: usize, max_jobs: u32) -> Candidate {
         quarantined: None,
         incarnation: 1,
         session: Digest::of(b"session"),
+        session_certificate: None,
         session_expires_at: start_of_time(),
         key: Digest::of(b"key"),
         registered_at: start_of_time(),

@@ -154,6 +154,7 @@ impl Introduction {
                 enrollment_token: self.token.clone(),
                 challenge,
                 proof: self.key.sign(&message).to_bytes(),
+                certificate: None,
             })
             .await
     }

@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use forgeplane_core::digest::Digest;
 use forgeplane_core::evidence::Envelope;
-use forgeplane_core::ports::{ControlError, LogAppend, Orders, Session};
+use forgeplane_core::ports::{ControlError, LogAppend, Orders, Registration, Session};
 use forgeplane_core::{Code, Refusal};
 use forgeplane_proto::v1::worker_api_server::WorkerApi;
 use forgeplane_proto::{
@@ -26,7 +27,13 @@ const CHECK: Duration = Duration::from_secs(2);
 type Answer<T> = Result<Response<T>, Status>;
 
 fn session_of<T>(request: &Request<T>) -> Result<Session, Status> {
-    read_session(request.metadata()).map_err(|refusal| into_status(&refusal.into()))
+    let session = read_session(request.metadata()).map_err(|refusal| into_status(&refusal.into()))?;
+    Ok(Session { certificate: certificate_of(request), ..session })
+}
+
+/// The client certificate that this connection was opened with.
+fn certificate_of<T>(request: &Request<T>) -> Option<Digest> {
+    request.peer_certs()?.first().map(|certificate| Digest::of(certificate))
 }
 
 fn refused(error: &ControlError) -> Status {
@@ -48,7 +55,9 @@ impl WorkerApi for WorkerService {
     }
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Answer<v1::RegisterResponse> {
+        let certificate = certificate_of(&request);
         let registration = registration_from(request.into_inner()).map_err(|error| invalid(&error))?;
+        let registration = Registration { certificate, ..registration };
         answer(self.control.register(registration).await)
     }
 

@@ -52,6 +52,7 @@ impl FakeWorker {
                 enrollment_token: Some(token),
                 proof: key.sign(&message).to_bytes(),
                 challenge,
+                certificate: None,
             })
             .await
             .unwrap();

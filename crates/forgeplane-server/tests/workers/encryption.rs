@@ -1,5 +1,9 @@
 //! TLS, client certificates, and where plaintext is refused.
 
+use std::sync::Arc;
+
+use forgeplane_core::Code;
+use forgeplane_core::digest::Digest;
 use forgeplane_core::ports::*;
 use forgeplane_proto::client::{ConnectOptions, GrpcControlPlane};
 use forgeplane_server::workers::{Tls, WorkerService, serve_workers};
@@ -9,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::served::{PLAINTEXT, Served};
 use crate::support::House;
+use crate::worker::FakeWorker;
 
 /// A certificate authority of a test.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -77,6 +82,30 @@ async fn a_coordinator_may_ask_for_certificates() {
     challenge(&with(&workers)).await.unwrap();
     assert!(challenge(&with(&other)).await.is_err(), "signed by somebody else");
     assert!(challenge(&options(&served, authority.pem())).await.is_err(), "no certificate");
+    served.stop().await;
+}
+
+/// Whoever steals a session credential also needs the certificate's key.
+#[tokio::test]
+async fn a_session_is_bound_to_the_certificate_it_was_opened_with() {
+    let house = House::new().await;
+    let (authority, workers) = (Authority::new(), Authority::new());
+    let served = serve(&house, &authority, Some(workers.pem())).await;
+    let connection = |(certificate, key): (Vec<u8>, String)| {
+        let identity = Some((certificate, key.into()));
+        GrpcControlPlane::new(&ConnectOptions { identity, ..options(&served, authority.pem()) }).unwrap()
+    };
+    let (own, thief) = (workers.issue("worker-1"), workers.issue("worker-2"));
+    let worker = FakeWorker::enroll_over(&house, Arc::new(connection(own.clone()))).await;
+    worker.plane.heartbeat(&worker.session, Heartbeat::default()).await.unwrap();
+    connection(own).heartbeat(&worker.session, Heartbeat::default()).await.unwrap();
+    match connection(thief).heartbeat(&worker.session, Heartbeat::default()).await {
+        Err(ControlError::Refused(refusal)) => assert_eq!(refusal.code, Code::Unauthenticated, "{refusal}"),
+        other => panic!("a stolen session was not refused: {other:?}"),
+    }
+    // A claimed thumbprint counts for nothing: only what the connection shows does.
+    let claimed = Session { certificate: Some(Digest::of(b"x")), ..worker.session.clone() };
+    worker.plane.heartbeat(&claimed, Heartbeat::default()).await.unwrap();
     served.stop().await;
 }
 

@@ -40,7 +40,7 @@ impl ControlPlane for Anybody {
     async fn register(&self, _: Registration) -> Result<Registered, ControlError> {
         let worker = *self.worker.lock().unwrap();
         Ok(Registered {
-            session: Session { worker, incarnation: 1, token: "fps_x".into() },
+            session: Session { worker, incarnation: 1, token: "fps_x".into(), certificate: None },
             coordinator_key: [1; 32],
             heartbeat: Duration::from_secs(5),
         })
@@ -100,6 +100,7 @@ impl JobQueue for Pulled {
             enrollment_token: None,
             challenge: Challenge("x".into()),
             proof: [1; 64],
+            certificate: None,
         };
         control.register(registration).await.unwrap();
         control.queue().subscribe(worker).await

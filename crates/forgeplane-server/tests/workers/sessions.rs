@@ -146,6 +146,7 @@ async fn a_new_incarnation_ends_the_streams_of_the_older_one() {
             enrollment_token: None,
             proof: key.sign(&message).to_bytes(),
             challenge,
+            certificate: None,
         })
         .await
         .unwrap();

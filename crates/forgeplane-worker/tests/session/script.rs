@@ -253,7 +253,12 @@ impl ControlPlane for Port {
             Ok(inner.incarnation)
         })?;
         self.0.note(Call::Registered);
-        let session = Session { worker: self.0.worker, incarnation, token: "token".to_owned().into() };
+        let session = Session {
+            worker: self.0.worker,
+            incarnation,
+            token: "token".to_owned().into(),
+            certificate: None,
+        };
         Ok(Registered { session, coordinator_key: key, heartbeat: Duration::from_millis(50) })
     }
 
