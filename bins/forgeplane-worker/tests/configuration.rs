@@ -84,3 +84,30 @@ fn a_coordinator_elsewhere_is_not_spoken_to_in_the_clear() {
     let message = fails(worker(dir.path()).args(NEEDED).args(far), "plaintext_refused");
     assert!(message.contains("192.0.2.1"), "{message}");
 }
+
+/// Every setting with a default is documented with that default.
+#[test]
+fn the_documentation_tells_the_defaults_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = worker(dir.path()).arg("--print-config").output().unwrap();
+    let table: toml::Table = String::from_utf8(output.stdout).unwrap().parse().unwrap();
+    let pages = include_str!("../../../docs/configuration.md");
+    let page = pages.split("\n## ").find(|page| page.starts_with("Worker")).unwrap();
+    let mut told = 0;
+    let mut tables = vec![(String::new(), table)];
+    while let Some((path, table)) = tables.pop() {
+        for (name, value) in table {
+            let path = format!("{path}{name}");
+            match value {
+                toml::Value::Table(inner) => tables.push((format!("{path}."), inner)),
+                toml::Value::Array(_) => assert!(page.contains(&format!("| `{path}` |")), "{path}"),
+                value => {
+                    let value = value.to_string().replace('"', "");
+                    assert!(page.contains(&format!("| `{path}` | `{value}` |")), "{path} = {value}");
+                }
+            }
+            told += 1;
+        }
+    }
+    assert!(told > 10);
+}

@@ -122,7 +122,7 @@ impl Sources {
                 Some(_) => invalid(format!("`{}` is not a text", error.path.join("."))),
                 None => invalid(error),
             };
-            failure.way_out("`--print-config` shows what is in force; the names are in README.md")
+            failure.way_out("`--print-config` shows what is in force; the names are in docs/configuration.md")
         })
     }
 

@@ -118,3 +118,35 @@ fn a_token_needs_a_role_that_exists() {
     let message = fails(coordinator(dir.path()).args(store).args(token).arg("king"), "role_unknown");
     assert!(message.contains("king"), "{message}");
 }
+
+/// Every setting with a default is documented with that default.
+#[test]
+fn the_documentation_tells_the_defaults_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_forgeplane-coordinator"))
+        .current_dir(dir.path())
+        .env_clear()
+        .arg("--print-config")
+        .output()
+        .unwrap();
+    let table: toml::Table = String::from_utf8(output.stdout).unwrap().parse().unwrap();
+    let pages = include_str!("../../../../docs/configuration.md");
+    let page = pages.split("\n## ").find(|page| page.starts_with("Coordinator")).unwrap();
+    let mut told = 0;
+    let mut tables = vec![(String::new(), table)];
+    while let Some((path, table)) = tables.pop() {
+        for (name, value) in table {
+            let path = format!("{path}{name}");
+            match value {
+                toml::Value::Table(inner) => tables.push((format!("{path}."), inner)),
+                toml::Value::Array(_) => assert!(page.contains(&format!("| `{path}` |")), "{path}"),
+                value => {
+                    let value = value.to_string().replace('"', "");
+                    assert!(page.contains(&format!("| `{path}` | `{value}` |")), "{path} = {value}");
+                }
+            }
+            told += 1;
+        }
+    }
+    assert!(told > 10);
+}
