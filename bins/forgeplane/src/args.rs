@@ -59,6 +59,9 @@ pub enum Command {
     /// Runs
     #[command(subcommand)]
     Run(RunCommand),
+    /// Attempts, and what to do about those whose worker is missing
+    #[command(subcommand)]
+    Attempt(AttemptCommand),
     /// Approval records
     #[command(subcommand)]
     Approval(ApprovalCommand),
@@ -389,6 +392,51 @@ pub enum ApprovalCommand {
         /// Why
         #[arg(long)]
         reason: Option<String>,
+    },
+}
+
+/// Attempts.
+#[derive(Debug, Subcommand)]
+pub enum AttemptCommand {
+    /// List attempts that are not closed
+    List {
+        /// Only those whose worker is missing: their outcome is not known
+        #[arg(long)]
+        unresolved: bool,
+    },
+    /// Show an attempt with everything that is known about its execution
+    Show {
+        /// Attempt id
+        attempt: String,
+    },
+    /// Decide how an unresolved execution ended; `succeeded` waits for a second person
+    Resolve {
+        /// Attempt id
+        attempt: String,
+        /// failed, canceled or succeeded
+        #[arg(long)]
+        outcome: String,
+        /// Why
+        #[arg(long)]
+        reason: String,
+        /// What you assert, such as "worker host is off or wiped"
+        #[arg(long = "assert", value_name = "TEXT")]
+        asserted: Vec<String>,
+        /// For `succeeded`: the state generation that holds what the execution created
+        #[arg(long)]
+        generation: Option<u64>,
+    },
+    /// Confirm, as a second person, that an unresolved execution succeeded
+    Confirm {
+        /// Attempt id
+        attempt: String,
+    },
+    /// Deliver a signed outcome from a worker's disk: an envelope, or an entry of its journal
+    Submit {
+        /// Attempt id
+        attempt: String,
+        /// The file
+        file: PathBuf,
     },
 }
 

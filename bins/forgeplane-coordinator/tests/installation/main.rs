@@ -3,6 +3,7 @@
 
 mod configuration;
 mod draining;
+mod recovery;
 mod serving;
 mod several;
 mod support;

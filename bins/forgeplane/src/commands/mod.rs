@@ -1,6 +1,7 @@
 //! The commands, one file per noun.
 
 mod approval;
+mod attempt;
 mod check;
 mod follow;
 mod input;
@@ -43,6 +44,7 @@ pub async fn run(global: Global, command: Command) -> Result<ExitCode, Failure> 
         Command::Template(command) => template::run(&context, command).await,
         Command::Instance(command) => instance::run(&context, command).await,
         Command::Run(command) => run::run(&context, command).await,
+        Command::Attempt(command) => attempt::run(&context, command).await,
         Command::Approval(command) => approval::run(&context, command).await,
         Command::State(command) => state::run(&context, command).await,
         Command::Worker(command) => worker::run(&context, command).await,

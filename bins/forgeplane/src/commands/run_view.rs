@@ -106,6 +106,10 @@ pub fn explain(why: &Explanation) {
     for command in &why.allowed {
         let typed = match (command.as_str(), why.run.approval) {
             ("approve" | "reject", Some(approval)) => format!("forgeplane approval {command} {approval}"),
+            ("resolve", _) => match why.run.current_attempt {
+                Some(attempt) => format!("forgeplane attempt show {attempt}, then `attempt resolve`"),
+                None => continue,
+            },
             ("cancel" | "requeue" | "promote", _) => format!("forgeplane run {command} {}", why.run.id),
             _ => continue,
         };

@@ -24,6 +24,7 @@
 //! ```
 
 mod approvals;
+mod attempts;
 mod builder;
 mod commit;
 mod conclude;
@@ -60,6 +61,7 @@ use crate::refusal::{Code, Refusal};
 use crate::rules::Settings;
 use crate::seal::Vault;
 
+pub use attempts::AttemptView;
 pub use builder::{Builder, SourceCheck};
 pub use control::InProcess;
 pub use error::CoordinatorError;

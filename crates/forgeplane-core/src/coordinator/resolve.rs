@@ -1,5 +1,7 @@
 //! What operators do about an unresolved execution (`protocol.md` 1.11).
 
+use jiff::Timestamp;
+
 use super::transact::Step;
 use super::{Coordinator, Result};
 use crate::evidence::{Conclusion, Envelope};
@@ -10,60 +12,55 @@ use crate::refusal::{Code, Refusal};
 use crate::rules::resolve::{self, Resolution};
 
 impl Coordinator {
-    /// Ends an unresolved execution by one person's decision.
+    /// Ends an unresolved execution by one person's decision, or proposes to call it a success, which a second person
+    /// confirms by [`Coordinator::confirm_resolution`].
     ///
     /// # Errors
-    /// Without the permission; everything [`resolve::resolve`] refuses; a named second person, who has to take
-    /// part with their own credential: [`Coordinator::resolve_attempt_together`].
+    /// Without the permission; everything [`resolve::resolve`] refuses.
     pub async fn resolve_attempt(
         &self,
         caller: &Caller,
         id: AttemptId,
         resolution: &Resolution,
     ) -> Result<Run> {
-        if resolution.confirmed_by.is_some() {
-            return Err(Refusal::new(Code::Forbidden, "a second person confirms with their own credential")
-                .field("confirmed_by")
-                .into());
-        }
-        self.decide(caller, id, resolution).await
+        self.decide(caller, id, |context, by, now| {
+            Ok(match resolve::resolve(context, resolution, by, now)? {
+                resolve::Decision::Decide(changes) | resolve::Decision::Propose(changes) => changes,
+            })
+        })
+        .await
     }
 
-    /// Ends an unresolved execution by the decision of two people, both authenticated; only they can decide
-    /// `succeeded`. [`Resolution::confirmed_by`] is taken from `second`.
+    /// Confirms, as a second person, that an unresolved execution succeeded.
     ///
     /// # Errors
-    /// Without the permission of both in one project; everything [`resolve::resolve`] refuses.
-    pub async fn resolve_attempt_together(
-        &self,
-        caller: &Caller,
-        second: &Caller,
-        id: AttemptId,
-        resolution: &Resolution,
-    ) -> Result<Run> {
-        self.authorize(second, Permission::RunResolve)?;
-        if second.project != caller.project || second.principal == caller.principal {
-            return Err(Refusal::new(
-                Code::Forbidden,
-                "the confirmation has to come from a second person of the same project",
-            )
-            .field("confirmed_by")
-            .into());
-        }
-        let resolution = Resolution { confirmed_by: Some(second.actor()), ..resolution.clone() };
-        self.decide(caller, id, &resolution).await
+    /// Without the permission; everything [`resolve::confirm`] refuses.
+    pub async fn confirm_resolution(&self, caller: &Caller, id: AttemptId) -> Result<Run> {
+        self.decide(caller, id, resolve::confirm).await
     }
 
-    async fn decide(&self, caller: &Caller, id: AttemptId, resolution: &Resolution) -> Result<Run> {
+    async fn decide(
+        &self,
+        caller: &Caller,
+        id: AttemptId,
+        rule: impl Fn(&resolve::Context<'_>, &Actor, Timestamp) -> std::result::Result<Changeset, Refusal> + Sync,
+    ) -> Result<Run> {
         self.authorize(caller, Permission::RunResolve)?;
-        let actor = &caller.actor();
+        let (actor, rule) = (&caller.actor(), &rule);
         let run = self
             .transact(|| async move {
                 let attempt = self.own_attempt_of(caller, id).await?;
                 let run = self.load::<Run>("run", attempt.run).await?;
                 let worker = self.load::<Worker>("worker", attempt.worker).await?;
-                let changes = resolve::resolve(&attempt, &run, &worker, resolution, actor, self.now())?;
-                Ok(Step::Commit(changes, run.id))
+                let state = self.state_of(attempt.state_object).await?;
+                let context = resolve::Context {
+                    attempt: &attempt,
+                    run: &run,
+                    worker: &worker,
+                    state: state.as_ref(),
+                    fence: self.store().allocate_fence().await?,
+                };
+                Ok(Step::Commit(rule(&context, actor, self.now())?, run.id))
             })
             .await?;
         Ok(self.own_run(caller, run).await?.value)
@@ -73,14 +70,26 @@ impl Coordinator {
     /// applied as if the worker had sent it, also for a disconnected worker.
     ///
     /// # Errors
-    /// Without the permission; an attempt of another project; an envelope that does not verify.
-    pub async fn submit_outcome(&self, caller: &Caller, envelope: Envelope) -> Result<ReceiptAnswer> {
+    /// Without the permission; an attempt of another project; an envelope of another attempt, or one that does not
+    /// verify.
+    pub async fn submit_outcome(
+        &self,
+        caller: &Caller,
+        id: AttemptId,
+        envelope: Envelope,
+    ) -> Result<ReceiptAnswer> {
         self.authorize(caller, Permission::RunResolve)?;
-        self.own_attempt_of(caller, Conclusion::peek(&envelope)?.attempt()).await?;
+        self.own_attempt_of(caller, id).await?;
+        let about = Conclusion::peek(&envelope)?.attempt();
+        if about != id {
+            return Err(
+                Refusal::new(Code::InvalidEvidence, format!("the outcome is of attempt {about}")).into()
+            );
+        }
         self.accept_conclusion(envelope).await
     }
 
-    async fn own_attempt_of(&self, caller: &Caller, id: AttemptId) -> Result<Versioned<Attempt>> {
+    pub(super) async fn own_attempt_of(&self, caller: &Caller, id: AttemptId) -> Result<Versioned<Attempt>> {
         match self.store().get_as::<Attempt>(id).await? {
             Some(attempt) if attempt.project == caller.project => Ok(attempt),
             _ => Err(Refusal::not_found("attempt", id).into()),

@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::StopCause;
+use super::{Actor, StopCause};
 use crate::digest::Digest;
 use crate::id::{AttemptId, InstanceId, ProjectId, RunId, StateObjectId, WorkerId};
 
@@ -142,6 +142,21 @@ impl OutcomeKind {
     }
 }
 
+/// One person's proposal to call an unresolved execution a success; a second person decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// Who proposes.
+    pub by: Actor,
+    /// Why.
+    pub reason: String,
+    /// What they assert, such as "worker host is off or wiped".
+    pub asserted: Vec<String>,
+    /// The state generation that holds what the execution created, if it writes state.
+    pub generation: Option<u64>,
+    /// When.
+    pub at: Timestamp,
+}
+
 /// One try at executing a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
@@ -187,6 +202,9 @@ pub struct Attempt {
     pub deadline: Option<Timestamp>,
     /// Since when the worker is missing.
     pub unresolved_since: Option<Timestamp>,
+    /// A proposal to call it a success, while the worker is missing.
+    #[serde(default)]
+    pub proposal: Option<Proposal>,
     /// The deadline passed while the worker was missing.
     pub deadline_exceeded: bool,
     /// The stop cause the coordinator asked for.

@@ -60,6 +60,8 @@ event_kinds! {
     AttemptContactRestored = "attempt.contact_restored";
     /// The deadline passed while the worker was missing.
     AttemptDeadlineExceeded = "attempt.deadline_exceeded";
+    /// An operator proposes to call an unresolved execution a success; a second person decides.
+    AttemptResolutionProposed = "attempt.resolution_proposed";
     /// An operator resolved an unresolved execution.
     AttemptResolved = "attempt.resolved";
     /// Evidence arrived that changed nothing.

@@ -68,6 +68,9 @@ pub struct OperatorDecision {
     pub reason: String,
     /// What the operator asserts, such as "worker host is off or wiped".
     pub asserted: Vec<String>,
+    /// The state generation that holds what the execution created, if they said that it succeeded.
+    #[serde(default)]
+    pub generation: Option<u64>,
     /// The status they chose.
     pub outcome: OutcomeKind,
     /// When.

@@ -74,6 +74,7 @@ mod tests {
             claim: Some(Claim { nonce: Nonce([1; 16]), at: now, incarnation: 1 }),
             deadline: None,
             unresolved_since: None,
+            proposal: None,
             deadline_exceeded: false,
             stop: None,
             closed_at: None,

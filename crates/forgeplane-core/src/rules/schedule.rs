@@ -355,6 +355,7 @@ pub fn offer(
         claim: None,
         deadline: None,
         unresolved_since: None,
+        proposal: None,
         deadline_exceeded: false,
         stop: None,
         closed_at: None,

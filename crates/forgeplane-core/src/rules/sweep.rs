@@ -156,7 +156,12 @@ fn unresolved(context: &Context<'_>, now: Timestamp) -> Result<Option<Changeset>
         let mut draft = RunDraft::of(run, Actor::Worker { id: attempt.worker }, now);
         draft.event(EventKind::AttemptContactRestored, object([("attempt", json!(attempt.id))]));
         let mut changes = draft.finish();
-        let back = Attempt { state: AttemptState::Claimed, unresolved_since: None, ..attempt.value.clone() };
+        let back = Attempt {
+            state: AttemptState::Claimed,
+            unresolved_since: None,
+            proposal: None,
+            ..attempt.value.clone()
+        };
         changes.update(attempt.version, back);
         return Ok(Some(changes));
     }

@@ -13,7 +13,7 @@ fn decision(outcome: OutcomeKind) -> Resolution {
         outcome,
         reason: "the host burned down".to_owned(),
         asserted: vec!["worker host is off or wiped".to_owned()],
-        confirmed_by: None,
+        generation: None,
     }
 }
 
@@ -143,30 +143,109 @@ async fn d7_decision_and_outcome_at_once_close_the_attempt_once() {
 }
 
 #[tokio::test]
-async fn success_by_decision_takes_two_people_with_their_own_credentials() {
+async fn success_by_decision_takes_two_people_and_the_state_it_left() {
     let world = World::new().await;
-    let (run, _, work) = unresolved(&world).await;
+    let (run, worker, work) = unresolved(&world).await;
     let id = work.job.attempt;
-    let succeeded = decision(OutcomeKind::Succeeded);
-    assert_eq!(code(world.coordinator.resolve_attempt(&world.root, id, &succeeded).await), Code::Forbidden);
-    // Nobody can be named as the second person without being asked.
-    let named = Resolution { confirmed_by: Some(world.bob.actor()), ..succeeded.clone() };
-    assert_eq!(code(world.coordinator.resolve_attempt(&world.root, id, &named).await), Code::Forbidden);
+    let head = world.state("sandbox").await.head;
+    let blind = decision(OutcomeKind::Succeeded);
+    let succeeded = Resolution { generation: Some(head), ..blind.clone() };
     let second = Caller { role: Role::Admin, ..world.carol.clone() };
-    let confirm = |second: Caller| {
-        let (coordinator, root, succeeded) =
-            (world.coordinator.clone(), world.root.clone(), succeeded.clone());
-        async move { coordinator.resolve_attempt_together(&root, &second, id, &succeeded).await }
+    let confirm = |caller: &Caller| {
+        let (coordinator, caller) = (world.coordinator.clone(), caller.clone());
+        async move { coordinator.confirm_resolution(&caller, id).await }
     };
-    assert_eq!(code(confirm(world.root.clone()).await), Code::Forbidden);
-    assert_eq!(code(confirm(world.carol.clone()).await), Code::Forbidden);
+    assert_eq!(code(confirm(&second).await), Code::InvalidState);
+    assert_eq!(code(world.coordinator.resolve_attempt(&world.root, id, &blind).await), Code::InvalidField);
+    let proposed = world.coordinator.resolve_attempt(&world.root, id, &succeeded).await.unwrap();
+    assert_eq!(proposed.status, RunStatus::Running);
+    let view = world.coordinator.attempt(&world.alice, id).await.unwrap();
+    assert_eq!(view.attempt.proposal.unwrap().by, world.root.actor());
+    // Not by the same person, not without the permission, not from elsewhere.
+    assert_eq!(code(confirm(&world.root).await), Code::Forbidden);
+    assert_eq!(code(confirm(&world.carol).await), Code::Forbidden);
     let elsewhere = world.coordinator.ensure_project(&name("other")).await.unwrap().id;
-    assert_eq!(code(confirm(Caller { project: elsewhere, ..second.clone() }).await), Code::Forbidden);
-    assert_eq!(confirm(second.clone()).await.unwrap().status, RunStatus::Succeeded);
+    assert_eq!(code(confirm(&Caller { project: elsewhere, ..second.clone() }).await), Code::NotFound);
+    assert_eq!(confirm(&second).await.unwrap().status, RunStatus::Succeeded);
     let stored = world.store.get_as::<OperatorDecision>(id).await.unwrap().unwrap();
     assert_eq!((&stored.actor, stored.confirmed_by.as_ref()), (&world.root.actor(), Some(&second.actor())));
+    assert_eq!(stored.generation, Some(head));
     let history = world.history(run.id).await;
-    assert_eq!(history[history.len() - 2..], ["attempt.resolved", "run.succeeded"]);
+    assert_eq!(
+        history[history.len() - 3..],
+        ["attempt.resolution_proposed", "attempt.resolved", "run.succeeded"]
+    );
+    // The fence is behind: whatever the worker still brings changes no state.
+    assert!(world.state("sandbox").await.high_water > work.job.fence);
+    assert_eq!(code(worker.put_state(&work, head, state_document("l1", 7)).await), Code::AttemptClosed);
+    assert_eq!(forgeplane_core::check::check(&*world.store).await.unwrap().violations, []);
+}
+
+#[tokio::test]
+async fn a_proposal_ends_with_the_uncertainty_it_was_about() {
+    let world = World::new().await;
+    let (_, worker, work) = unresolved(&world).await;
+    let id = work.job.attempt;
+    let head = world.state("sandbox").await.head;
+    let succeeded = Resolution { generation: Some(head), ..decision(OutcomeKind::Succeeded) };
+    world.coordinator.resolve_attempt(&world.root, id, &succeeded).await.unwrap();
+    // The worker comes back, writes, and is lost again: what was proposed is not what there is now.
+    world.pass(1);
+    worker.heartbeat().await.unwrap();
+    world.coordinator.sweep_step().await.unwrap();
+    worker.put_state(&work, head, state_document("l1", 7)).await.unwrap();
+    world.pass(130);
+    world.coordinator.sweep_step().await.unwrap();
+    let second = Caller { role: Role::Admin, ..world.carol.clone() };
+    assert_eq!(code(world.coordinator.confirm_resolution(&second, id).await), Code::InvalidState);
+    assert_eq!(
+        code(world.coordinator.resolve_attempt(&world.root, id, &succeeded).await),
+        Code::InvalidField
+    );
+}
+
+#[tokio::test]
+async fn an_unresolved_execution_is_listed_and_everything_known_is_shown() {
+    let world = World::new().await;
+    world.sandbox().await;
+    let mut worker = world.worker("w1").await;
+    let run = world.create("sandbox", Operation::Destroy { mode: DestroyMode::Perform }).await;
+    world.step().await;
+    let work = worker.claim_next().await;
+    let id = work.job.attempt;
+    worker.log(&work, 0, "destroying").await.unwrap();
+    worker.put_state(&work, 0, state_document("l1", 1)).await.unwrap();
+    worker.heartbeat().await.unwrap();
+    let named = world.now();
+    let list = async |unresolved| -> Vec<AttemptId> {
+        let found = world.coordinator.open_attempts(&world.alice, unresolved).await.unwrap();
+        found.into_iter().map(|a| a.id).collect()
+    };
+    assert_eq!((list(false).await, list(true).await), (vec![id], vec![]));
+    world.pass(130);
+    world.coordinator.sweep_step().await.unwrap();
+    assert_eq!(list(true).await, [id]);
+    let view = world.coordinator.attempt(&world.alice, id).await.unwrap();
+    assert_eq!((view.run.id, view.worker.name.as_str()), (run.id, "w1"));
+    assert_eq!(view.worker_status, WorkerStatus::Offline);
+    assert_eq!((view.last_contact, view.last_named), (Some(named), Some(named)));
+    assert_eq!((view.log_bytes, view.generations.len()), (10, 1));
+    assert!(view.receipt.is_none() && view.decision.is_none() && view.late.is_empty());
+    // Nobody else's business.
+    let other = world.coordinator.ensure_project(&name("other")).await.unwrap().id;
+    let stranger = Caller { project: other, ..world.root.clone() };
+    assert_eq!(code(world.coordinator.attempt(&stranger, id).await), Code::NotFound);
+    assert_eq!(world.coordinator.open_attempts(&stranger, false).await.unwrap(), []);
+
+    // What comes late is kept and shown; the decision stays.
+    let failed = decision(OutcomeKind::Failed);
+    world.coordinator.resolve_attempt(&world.root, id, &failed).await.unwrap();
+    let late = worker.sign(&work.outcome(OutcomeKind::Succeeded));
+    world.coordinator.submit_outcome(&world.root, id, late).await.unwrap();
+    let view = world.coordinator.attempt(&world.alice, id).await.unwrap();
+    assert_eq!(view.decision.unwrap().outcome, OutcomeKind::Failed);
+    assert_eq!((view.late.len(), view.late[0].outcome), (1, OutcomeKind::Succeeded));
+    assert_eq!(list(false).await, []);
 }
 
 /// `protocol.md` 1.11, 2: the signature counts, whoever brings the envelope.
@@ -178,8 +257,8 @@ async fn an_operator_delivers_the_outcome_of_a_disconnected_worker() {
     let envelope = worker.sign(&work.outcome(OutcomeKind::Failed));
     assert_eq!(code(worker.deliver(&envelope).await), Code::WorkerDisabled);
     let submit = |caller: Caller| {
-        let (coordinator, envelope) = (world.coordinator.clone(), envelope.clone());
-        async move { coordinator.submit_outcome(&caller, envelope).await }
+        let (coordinator, envelope, id) = (world.coordinator.clone(), envelope.clone(), work.job.attempt);
+        async move { coordinator.submit_outcome(&caller, id, envelope).await }
     };
     assert_eq!(code(submit(world.alice.clone()).await), Code::Forbidden);
     let elsewhere = world.coordinator.ensure_project(&name("other")).await.unwrap().id;

@@ -164,7 +164,7 @@ async fn a_distrusted_worker_ends_nothing_any_more_with_any_of_its_keys() {
     // Its session is dead, so an operator brings what it signed.
     let envelope = worker.sign(&work.outcome(OutcomeKind::Succeeded));
     assert_eq!(code(worker.deliver(&envelope).await), Code::WorkerDisabled);
-    let answer = world.coordinator.submit_outcome(&world.root, envelope).await.unwrap();
+    let answer = world.coordinator.submit_outcome(&world.root, work.job.attempt, envelope).await.unwrap();
     assert!(!answer.applied);
     assert_eq!(world.late_evidence(run.id).await[0].why, "key_compromised");
     assert_eq!(world.status(run.id).await, RunStatus::Running);

@@ -494,7 +494,7 @@ impl World {
             outcome: OutcomeKind::Failed,
             reason: "the host is gone".into(),
             asserted: vec!["worker host is off or wiped".into()],
-            confirmed_by: None,
+            generation: None,
         };
         let _ = self.coordinator.resolve_attempt(&self.alice, attempt, &resolution).await;
     }

@@ -105,6 +105,7 @@ pub fn attempt(of: &Run, on: &Candidate, slot: u32) -> Versioned<Attempt> {
         claim: None,
         deadline: None,
         unresolved_since: None,
+        proposal: None,
         deadline_exceeded: false,
         stop: None,
         closed_at: None,

@@ -134,7 +134,7 @@ async fn t003_a_run_behind_an_unresolved_one_says_so_and_starts_after_the_decisi
         outcome: OutcomeKind::Failed,
         reason: "the host is gone".to_owned(),
         asserted: vec![],
-        confirmed_by: None,
+        generation: None,
     };
     world.coordinator.resolve_attempt(&world.root, work.job.attempt, &decision).await.unwrap();
     world.step().await;

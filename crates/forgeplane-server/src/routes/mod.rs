@@ -3,6 +3,7 @@
 #![allow(unused_qualifications)]
 
 mod approvals;
+mod attempts;
 mod events;
 mod instances;
 mod logs;
@@ -53,6 +54,11 @@ pub(crate) fn guarded(source_limit: usize) -> OpenApiRouter<App> {
         .routes(routes!(plans::get_plan_text))
         .routes(routes!(plans::get_plan_json))
         .routes(routes!(plans::get_evidence))
+        .routes(routes!(attempts::list_attempts))
+        .routes(routes!(attempts::get_attempt))
+        .routes(routes!(attempts::resolve_attempt))
+        .routes(routes!(attempts::confirm_resolution))
+        .routes(routes!(attempts::submit_outcome))
         .routes(routes!(approvals::list_approvals))
         .routes(routes!(approvals::get_approval))
         .routes(routes!(approvals::approve))

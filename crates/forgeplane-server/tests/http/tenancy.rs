@@ -54,6 +54,23 @@ async fn every_route_but_the_probes_and_the_document_needs_a_valid_token() {
     assert_eq!(open, ["/api/v1/openapi.json", "/healthz", "/readyz"]);
 }
 
+/// A body that the route takes.
+fn body(path: &str) -> Value {
+    let key = ed25519_dalek::SigningKey::from_bytes(&[1; 32]);
+    match path.rsplit('/').next() {
+        Some("resolve") => json!({"outcome": "failed", "reason": "x"}),
+        Some("outcome") => {
+            let said = forgeplane_core::evidence::KeyRotation {
+                worker: forgeplane_core::id::WorkerId::new(jiff::Timestamp::UNIX_EPOCH, [1; 10]),
+                old_key: forgeplane_core::digest::Digest::of(b"x"),
+                new_key: String::new(),
+            };
+            json!(forgeplane_core::evidence::Envelope::sign(&said, &key).unwrap())
+        }
+        _ => json!({}),
+    }
+}
+
 #[tokio::test]
 async fn g15_ids_and_names_of_another_project_read_like_ids_that_never_were() {
     let house = House::new().await;
@@ -66,6 +83,7 @@ async fn g15_ids_and_names_of_another_project_read_like_ids_that_never_were() {
         house.get(&house.viewer, &format!("/api/v1/instances/{instance}")).await.expect(200);
     let (instance_id, template_id) = (found.id.to_string(), found.template.to_string());
     let (run, template) = (plan.id.to_string(), found.template_name.to_string());
+    let attempt = house.run_now(plan.id).await.attempts[0].id.to_string();
     let events_before = house.coordinator_events().await;
 
     let mut walked = 0;
@@ -77,6 +95,8 @@ async fn g15_ids_and_names_of_another_project_read_like_ids_that_never_were() {
         }
         let ids: Vec<(&str, String)> = if path.contains("/runs/") {
             vec![(run.as_str(), nobody(&run))]
+        } else if path.contains("/attempts/") {
+            vec![(attempt.as_str(), nobody(&attempt))]
         } else if path.contains("/approvals/") {
             vec![(approval.as_str(), nobody(&approval))]
         } else if path.contains("/instances/") {
@@ -89,7 +109,7 @@ async fn g15_ids_and_names_of_another_project_read_like_ids_that_never_were() {
             let send = async |id: &str| {
                 let at = path.replace("{id}", id).replace("{name_or_id}", id);
                 let request = if has_body {
-                    json_request(method.clone(), &house.stranger, &at, &json!({}))
+                    json_request(method.clone(), &house.stranger, &at, &body(&path))
                 } else {
                     request(method.clone(), &house.stranger, &at).body(Body::empty()).unwrap()
                 };
