@@ -9,6 +9,7 @@
 //! | [`ports`] | the traits a backend implements |
 //! | [`coordinator`] | load → rule → commit → outbox, and the four background loops |
 //! | [`evidence`] | signed envelopes and their verification |
+//! | [`failpoint`] | where tests let a process die |
 //! | [`check`] | whether a store holds what the protocol promises |
 //! | [`memory`] | readable reference backends |
 //!
@@ -28,6 +29,7 @@ pub mod check;
 pub mod coordinator;
 pub mod digest;
 pub mod evidence;
+pub mod failpoint;
 pub mod id;
 pub mod memory;
 pub mod model;

@@ -180,12 +180,18 @@ impl Installation {
     /// shell script with the subcommand in `$1`, the attempt in `$ATTEMPT` and a file to write to in `$LEDGER`.
     #[must_use]
     pub fn tool(&self, body: &str) -> PathBuf {
-        let (path, ledger) = (self.dir.path().join("terraform"), self.dir.path().join("ledger"));
+        let known = "case \"$1\" in --version) echo 'Terraform v1.99.0'; exit 0;; init) exit 0;; esac";
+        self.script("terraform", &format!("{known}\n{body}"))
+    }
+
+    /// Makes a program of a shell script, with the attempt in `$ATTEMPT` and a file to write to in `$LEDGER`.
+    #[must_use]
+    pub fn script(&self, name: &str, body: &str) -> PathBuf {
+        let (path, ledger) = (self.dir.path().join(name), self.dir.path().join("ledger"));
         fs::write(&ledger, "").unwrap();
         fs::set_permissions(&ledger, fs::Permissions::from_mode(0o666)).unwrap();
         let script = format!(
-            "#!/bin/sh\ncase \"$1\" in --version) echo 'Terraform v1.99.0'; exit 0;; init) exit 0;; esac\n\
-             LEDGER={}\nATTEMPT=${{PWD##*/att_}}\nATTEMPT=att_${{ATTEMPT%%/*}}\n{body}\n",
+            "#!/bin/sh\nLEDGER={}\nATTEMPT=${{PWD##*/att_}}\nATTEMPT=att_${{ATTEMPT%%/*}}\n{body}\n",
             ledger.display()
         );
         fs::write(&path, script).unwrap();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forgeplane_core::evidence::{Cleanup, Envelope, NotStarted, Outcome, Statement};
+use forgeplane_core::failpoint::{self, Failpoint};
 use forgeplane_core::model::{Job, Nonce, RunError, Snapshot, StopCause};
 use forgeplane_core::ports::{AttemptRef, ClaimGrant, ClaimRef, ClaimRequest, ControlError, Holding};
 use forgeplane_core::{Code, Refusal};
@@ -158,7 +159,9 @@ impl Running {
             bundle: verified.digest,
             plan: verified.manifest.plan,
         };
+        failpoint::reach(Failpoint::Prepared);
         self.journal.record(&intent, Stage::Intent)?;
+        failpoint::reach(Failpoint::IntentJournaled);
         let _held = self.hold(&intent);
         let request = ClaimRequest {
             attempt: AttemptRef { attempt: intent.attempt, fence: intent.fence },
@@ -182,6 +185,7 @@ impl Running {
             // sign that the tool never ran for this nonce.
             Err(ControlError::Unavailable(_)) => return Ok(Verdict::Again),
         };
+        failpoint::reach(Failpoint::GrantReceived);
         let stop = self.begin(intent.fence);
         let envelope = self.execute(&intent, &verified, grant, tool, workspace, &stop, waiting).await;
         self.end();
@@ -230,6 +234,7 @@ impl Running {
             log.writer().say("[forgeplane: UNSAFE: this worker runs tools without isolation]");
         }
         self.journal.record(intent, Stage::Started)?;
+        failpoint::reach(Failpoint::StartedJournaled);
         let begun = Instant::now();
         let deadline = {
             let (stop, timeout) = (stop.clone(), grant.execution_timeout);
@@ -326,7 +331,9 @@ impl Running {
             cleanup,
             error: ending.error.map(|e| RunError { message: redacted(&redactor, &e.message), ..e }),
         };
+        failpoint::reach(Failpoint::ToolEnded);
         let envelope = self.sign_and_journal(intent, &outcome)?;
+        failpoint::reach(Failpoint::SignedJournaled);
         let kind = outcome.outcome.as_str();
         metrics::counter!("forgeplane_worker_attempts_total", "outcome" => kind).increment(1);
         metrics::histogram!("forgeplane_worker_attempt_seconds", "outcome" => kind)

@@ -2,6 +2,7 @@
 
 use forgeplane_core::digest::Digest;
 use forgeplane_core::evidence::{Cleanup, Envelope, NotStarted, Outcome};
+use forgeplane_core::failpoint::{self, Failpoint};
 use forgeplane_core::model::{OutcomeKind, RunError};
 use forgeplane_core::ports::{ControlError, ReceiptAnswer};
 use tokio_util::sync::CancellationToken;
@@ -78,7 +79,11 @@ impl Running {
             Err(ControlError::Unavailable("the receipt is for another envelope".into()))
         };
         match while_unavailable("deliver the outcome", stop, send).await {
-            Ok(()) => self.journal.record(intent, Stage::Receipted)?,
+            Ok(()) => {
+                failpoint::reach(Failpoint::ReceiptReceived);
+                self.journal.record(intent, Stage::Receipted)?;
+                failpoint::reach(Failpoint::ReceiptJournaled);
+            }
             Err(ControlError::Refused(refusal)) => {
                 let kept = self.journal.set_aside(intent, &envelope.to_json())?;
                 tracing::error!(attempt = %intent.attempt, %refusal, kept = %kept.display(), "the coordinator refuses the outcome for good");

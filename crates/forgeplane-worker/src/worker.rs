@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forgeplane_core::evidence::Cleanup;
+use forgeplane_core::failpoint::{self, Failpoint};
 use forgeplane_core::model::{Fence, StopCause, Tool};
 use forgeplane_core::ports::{ControlError, ControlPlane, Delivery, Heartbeat, Holding, JobQueue, Orders};
 use tokio::sync::watch;
@@ -510,11 +511,13 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Resu
                 }
             };
             let job = delivery.job().clone();
+            failpoint::reach(Failpoint::JobTaken);
             // Beside each other: a queue that does not answer must not keep a stop from reaching the tool.
             let verdict = tokio::select! {
                 verdict = running.deal_with(&job, &ends.waiting) => verdict?,
                 never = keep_in_progress(&*delivery) => match never {},
             };
+            failpoint::reach(Failpoint::Forgotten);
             let answered = match verdict {
                 Verdict::Done | Verdict::Quarantined => delivery.ack().await,
                 Verdict::Again => delivery.nak(Duration::from_secs(1)).await,
@@ -522,6 +525,7 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Resu
             if let Err(error) = answered {
                 tracing::debug!(%error, "a job will be delivered again, which is harmless");
             }
+            failpoint::reach(Failpoint::Acknowledged);
             if verdict == Verdict::Quarantined {
                 tracing::error!(
                     "processes of the IaC user id cannot be killed: this worker takes no more work"

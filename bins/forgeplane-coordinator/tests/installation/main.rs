@@ -3,6 +3,7 @@
 
 mod configuration;
 mod draining;
+mod failpoints;
 mod recovery;
 mod serving;
 mod several;

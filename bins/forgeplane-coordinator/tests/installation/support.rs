@@ -81,14 +81,17 @@ impl Site {
 
     /// A template of the tool with one instance.
     pub fn app(&self, at: &Coordinator) {
+        self.template(at, "", &[]);
+    }
+
+    /// A template of this source with one instance.
+    pub fn template(&self, at: &Coordinator, main: &str, push: &[&str]) {
         let source = self.installation.directory().join("source");
         std::fs::create_dir_all(&source).unwrap();
-        std::fs::write(source.join("main.tf"), "").unwrap();
+        std::fs::write(source.join("main.tf"), main).unwrap();
         let source = source.to_str().unwrap();
-        for args in [
-            &["template", "push", source, "--tool", "terraform", "--name", "app"][..],
-            &["instance", "create", "app", "--template", "app"],
-        ] {
+        let push = [&["template", "push", source, "--tool", "terraform", "--name", "app"], push].concat();
+        for args in [&push[..], &["instance", "create", "app", "--template", "app"]] {
             let output = self.installation.cli(at, &self.admin).args(args).output().unwrap();
             assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         }
@@ -96,7 +99,12 @@ impl Site {
 
     /// Creates a run that only reads, and gives its id.
     pub async fn preview(&self, at: &Coordinator, key: &str) -> String {
-        let body = json!({"instance": "app", "operation": "preview"});
+        self.create(at, "preview", key).await
+    }
+
+    /// Creates a run, and gives its id.
+    pub async fn create(&self, at: &Coordinator, operation: &str, key: &str) -> String {
+        let body = json!({"instance": "app", "operation": operation});
         let run =
             self.client.try_ask(&at.api, Some((key, body)), "/runs").await.expect("the run is admitted");
         run["id"].as_str().unwrap().to_owned()

@@ -4,6 +4,7 @@ use super::transact::Step;
 use super::{Coordinator, Result};
 use crate::digest::Digest;
 use crate::evidence::{Conclusion, Envelope};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{AttemptId, EvidenceId};
 use crate::model::*;
 use crate::ports::{Page, ReceiptAnswer, Select, Session, StoreExt as _};
@@ -78,6 +79,7 @@ impl Coordinator {
                 }
             })
             .await?;
+        failpoint::reach(Failpoint::ReceiptCommitted);
         self.forget_log_end(about);
         Ok(ReceiptAnswer { attempt: about, envelope_digest: digest, applied })
     }

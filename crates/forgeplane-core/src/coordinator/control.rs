@@ -16,6 +16,7 @@ use crate::evidence::{
     BundleManifest, Envelope, EvidenceError, KeyRotation, StateRef, key_id, public_key_from_hex,
     registration_message,
 };
+use crate::failpoint::{self, Failpoint};
 use crate::id::{AttemptId, WorkerId};
 use crate::model::*;
 use crate::ports::*;
@@ -365,6 +366,7 @@ impl Coordinator {
                 }
             })
             .await?;
+        failpoint::reach(Failpoint::ClaimCommitted);
         Ok(granted?)
     }
 
@@ -425,6 +427,7 @@ impl Coordinator {
                 }
             })
             .await?;
+        failpoint::reach(Failpoint::StateCommitted);
         Ok(result?)
     }
 

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{Coordinator, CoordinatorError, Result};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{AttemptId, OutboxId};
 use crate::model::*;
 use crate::ports::{EventSink, Page, Select, StoreExt as _};
@@ -117,6 +118,9 @@ impl Coordinator {
                 Err(conflict) => tracing::debug!(%conflict, "an offer was not made"),
             }
         }
+        if placed > 0 {
+            failpoint::reach(Failpoint::Offered);
+        }
         Ok(placed)
     }
 
@@ -156,6 +160,7 @@ impl Coordinator {
         }
         let published = changes.published.len();
         if published > 0 {
+            failpoint::reach(Failpoint::Published);
             // A conflict is impossible: removing what another coordinator removed is no error.
             let _ = self.commit(changes).await?;
         }

@@ -6,6 +6,7 @@ use super::instances::check_input_size;
 use super::transact::Step;
 use super::{Coordinator, Result};
 use crate::digest::Digest;
+use crate::failpoint::{self, Failpoint};
 use crate::id::{ApprovalId, InstanceId, RunId};
 use crate::model::*;
 use crate::ports::{ApprovalQuestion, Lookup, Page, Permission, Select, StoreExt as _};
@@ -122,6 +123,7 @@ impl Coordinator {
             Ok(Step::Commit(changes, run))
         })
         .await
+        .inspect(|_| failpoint::reach(Failpoint::Admitted))
     }
 
     fn approval_policy(

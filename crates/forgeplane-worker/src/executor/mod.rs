@@ -20,6 +20,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use forgeplane_core::digest::Digest;
+use forgeplane_core::failpoint::{self, Failpoint};
 use forgeplane_core::model::{
     ArtifactKind, LogStream, Object, PlanSummary, RunError, Snapshot, StopCause, Tool,
 };
@@ -319,6 +320,7 @@ impl Execution<'_> {
             CommandSpec { program: self.tool.path.clone(), args: args.to_vec(), env, cwd: cwd.to_owned() };
         let running = self.sandbox.spawn(spec).await?;
         self.started = true;
+        failpoint::reach(Failpoint::ToolStarted);
         Ok(running)
     }
 
