@@ -16,6 +16,8 @@ const USAGE: &str = "usage: cargo xtask <task>
   demo --distributed
                  2 coordinators, PostgreSQL, NATS with TLS and 3 workers, one of each killed on the way
   test           format, lints, docs, all tests and doctests, the demos
+  soak --minutes N
+                 crashes in pairs, the model and random commands, for about N minutes
   openapi        write crates/forgeplane-server/openapi.json anew";
 
 fn main() -> ExitCode {
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["demo", options @ ..] => demo::Options::parse(options).and_then(|options| demo::run(&options)),
         ["test"] => test::run(),
+        ["soak", "--minutes", minutes] => test::soak(minutes),
         ["openapi"] => test::write_openapi(),
         _ => Err(USAGE.to_owned()),
     };

@@ -16,17 +16,8 @@ fn run_checks() -> Result<()> {
 pub fn run() -> Result<()> {
     needs()?;
     run_checks()?;
-    let programs = [
-        ("FORGEPLANE_TEST_ANSIBLE_PLAYBOOK", tools::ansible_playbook()?),
-        ("FORGEPLANE_TEST_PGBOUNCER", tools::pgbouncer()?),
-        ("FORGEPLANE_TEST_NATS_SERVER", tools::nats_server()?),
-        ("FORGEPLANE_TEST_NATS_SERVER_2_9", tools::nats_server_2_9()?),
-    ];
-    let with_env = |command: &mut Command| {
-        command.envs(programs.iter().map(|(name, path)| (name, path)));
-    };
     let mut tests = cargo();
-    with_env(&mut tests);
+    tests.envs(services()?);
     if succeeds(cargo().args(["nextest", "--version"])) {
         execute(tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]))?;
     } else {
@@ -46,6 +37,41 @@ pub fn run() -> Result<()> {
     execute(&mut Command::new(target().join("debug/examples/embed")))?;
     demo::run(&demo::Options { built: true, ..demo::Options::default() })?;
     demo::run(&demo::Options { built: true, distributed: true, ..demo::Options::default() })
+}
+
+/// `cargo xtask soak`: a third of the time each for the model, for pairs of crashes, and for random commands.
+pub fn soak(minutes: &str) -> Result<()> {
+    let minutes: u64 = minutes.parse().map_err(|_| format!("`--minutes {minutes}` is not a number"))?;
+    let third = (minutes / 3).max(1);
+    needs()?;
+    execute(cargo().args(["build", "--workspace", "--bins"]))?;
+    let services = services()?;
+    for (package, filter) in [
+        ("forgeplane-sim", "everything_together"),
+        ("forgeplane-coordinator", "a17_pairs_of_crashes_are_survived"),
+        ("forgeplane-core", "no_sequence_of_commands_breaks_an_invariant"),
+    ] {
+        let mut command = cargo();
+        command
+            .args(["test", "--package", package, "--tests", filter, "--", "--nocapture"])
+            .envs(services.clone())
+            .env("FORGEPLANE_SOAK_MINUTES", third.to_string())
+            // About what a minute takes.
+            .env("PROPTEST_CASES", (third * 2_000).to_string());
+        execute(&mut command)?;
+    }
+    println!("\nsoak passed: {minutes} minutes, no violation");
+    Ok(())
+}
+
+/// The programs that tests start, and the variables that name them.
+fn services() -> Result<Vec<(&'static str, std::path::PathBuf)>> {
+    Ok(vec![
+        ("FORGEPLANE_TEST_ANSIBLE_PLAYBOOK", tools::ansible_playbook()?),
+        ("FORGEPLANE_TEST_PGBOUNCER", tools::pgbouncer()?),
+        ("FORGEPLANE_TEST_NATS_SERVER", tools::nats_server()?),
+        ("FORGEPLANE_TEST_NATS_SERVER_2_9", tools::nats_server_2_9()?),
+    ])
 }
 
 /// Writes the checked-in OpenAPI document anew.

@@ -1,6 +1,8 @@
 //! The protocol holds in every order of events within limits; without any one of its guards it does not.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test tells what it saw")]
 
+use std::time::Duration;
+
 use forgeplane_sim::model::{Bug, Limits, Protocol};
 use stateright::{Checker, HasDiscoveries, Model};
 
@@ -79,16 +81,19 @@ fn it_holds_in_the_first_part_of_everything_together() {
         deadlines: 1,
     };
     let begun = std::time::Instant::now();
-    let checker = Protocol::new(limits)
-        .checker()
-        .finish_when(HasDiscoveries::AnyFailures)
-        .target_state_count(400_000)
-        .threads(2)
-        .spawn_bfs()
-        .join();
-    println!("together: {} states in {:.1?}", checker.unique_state_count(), begun.elapsed());
-    assert!(checker.unique_state_count() > 50_000);
-    let broken: Vec<_> = checker.discoveries().into_keys().filter(|name| name.starts_with('I')).collect();
+    let checker = Protocol::new(limits).checker().finish_when(HasDiscoveries::AnyFailures).threads(2);
+    let minutes = std::env::var("FORGEPLANE_SOAK_MINUTES").ok().and_then(|text| text.parse::<u64>().ok());
+    fn seen(checker: &impl Checker<Protocol>) -> (usize, Vec<&'static str>) {
+        let broken = checker.discoveries().into_keys().filter(|name| name.starts_with('I')).collect();
+        (checker.unique_state_count(), broken)
+    }
+    let (states, broken) = match minutes {
+        // Deep rather than wide, and as long as there is time.
+        Some(minutes) => seen(&checker.timeout(Duration::from_secs(60 * minutes)).spawn_dfs().join()),
+        None => seen(&checker.target_state_count(400_000).spawn_bfs().join()),
+    };
+    println!("together: {states} states in {:.1?}", begun.elapsed());
+    assert!(states > 50_000);
     assert_eq!(broken, Vec::<&str>::new());
 }
 

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use forgeplane_core::failpoint::{Failpoint, Process};
+use forgeplane_testkit::installation::{Coordinator, Worker};
 use serde_json::json;
 
-use crate::support::{Site, options};
+use crate::support::{PATIENCE, Site, options};
 
 /// Where processes look for the place to die at.
 const CRASH_AT: &str = "FORGEPLANE_CRASH_AT";
@@ -27,6 +29,18 @@ fn expected(point: Failpoint) -> &'static str {
     match point {
         Failpoint::StartedJournaled | Failpoint::ToolStarted | Failpoint::ToolEnded => "failed",
         _ => "succeeded",
+    }
+}
+
+/// No tool was started twice for one attempt, and the store holds.
+fn holds(site: &Site, what: &str) {
+    let mut starts = BTreeMap::new();
+    for line in site.installation.ledger().lines() {
+        *starts.entry(line.to_owned()).or_insert(0_usize) += 1;
+    }
+    assert!(starts.values().all(|count| *count == 1), "{what}: a tool was started twice: {starts:#?}");
+    if let Err(found) = site.installation.check() {
+        panic!("{what}: the store does not hold\n{found}");
     }
 }
 
@@ -83,15 +97,128 @@ async fn every_step_survives_a_crash_right_after_it() {
         let run = run["id"].as_str().unwrap().to_owned();
         let view = site.until_run(&alpha, &run, |view| !view["run"]["finished_at"].is_null()).await;
         assert_eq!(view["run"]["status"], expected(point), "{point}: {view:#}");
-        let starts: BTreeMap<String, usize> =
-            site.installation.ledger().lines().fold(BTreeMap::new(), |mut starts, line| {
-                *starts.entry(line.to_owned()).or_default() += 1;
-                starts
-            });
-        assert!(starts.values().all(|count| *count == 1), "{point}: a tool was started twice: {starts:#?}");
-        if let Err(found) = site.installation.check() {
-            panic!("{point}: the store does not hold\n{found}");
-        }
+        holds(&site, point.as_str());
     }
     assert_eq!(Failpoint::ALL.len(), 18);
+}
+
+/// The pairs to try: by default those around claim and outcome; all of them, for as long as `FORGEPLANE_SOAK_MINUTES`
+/// says, in a soak.
+fn pairs() -> (Vec<(Failpoint, Failpoint)>, Instant) {
+    let (points, time) =
+        match std::env::var("FORGEPLANE_SOAK_MINUTES").ok().and_then(|text| text.parse::<u64>().ok()) {
+            Some(minutes) => (Failpoint::ALL.to_vec(), Duration::from_secs(60 * minutes)),
+            None => {
+                let points = [
+                    Failpoint::IntentJournaled,
+                    Failpoint::ClaimCommitted,
+                    Failpoint::SignedJournaled,
+                    Failpoint::ReceiptCommitted,
+                ];
+                (points.to_vec(), Duration::from_secs(3_600))
+            }
+        };
+    let pairs = points.iter().flat_map(|first| points.iter().map(|second| (*first, *second)));
+    (pairs.collect(), Instant::now() + time)
+}
+
+/// Both processes of an installation, and where each dies next.
+struct Mortal {
+    alpha: Coordinator,
+    worker: Worker,
+    crashes: usize,
+}
+
+impl Mortal {
+    /// Starts a process again, to die at `next` if that is its own.
+    fn again(&mut self, whose: Process, next: Option<Failpoint>) {
+        let (process, ready) = match whose {
+            Process::Coordinator => (&mut self.alpha.process, "workers: "),
+            Process::Worker => (&mut self.worker.process, "ready"),
+        };
+        match next.filter(|point| point.process() == whose) {
+            Some(point) => process.command().env(CRASH_AT, point.as_str()),
+            None => process.command().env_remove(CRASH_AT),
+        };
+        process.start(ready);
+    }
+
+    /// Starts whatever died again, to die at `next` if that is its own.
+    fn revive(&mut self, next: Option<Failpoint>) {
+        for whose in [Process::Coordinator, Process::Worker] {
+            let process = match whose {
+                Process::Coordinator => &mut self.alpha.process,
+                Process::Worker => &mut self.worker.process,
+            };
+            if let Some(status) = process.try_ended() {
+                assert_eq!(status.signal(), Some(6), "it ended otherwise\n{}", process.log());
+                self.crashes += 1;
+                self.again(whose, next);
+            }
+        }
+    }
+}
+
+/// A17: one crash, and then another one wherever that leads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a17_pairs_of_crashes_are_survived() {
+    let settings =
+        ["settings.heartbeat_s = 1", "settings.worker_offline_after_s = 10", "log.filter = \"warn\""];
+    let count = "[ \"$1\" = plan ] && echo $ATTEMPT >> $LEDGER; exit 0";
+    let (mut site, mut coordinators) = Site::start(options(true, &settings), count, &["alpha"]);
+    let alpha = coordinators.remove(0);
+    let worker = site.worker("w1", &[&alpha]);
+    site.app(&alpha);
+    let mut mortal = Mortal { alpha, worker, crashes: 0 };
+    let (pairs, end) = pairs();
+    let mut tried = 0;
+    for (first, second) in pairs.into_iter().take_while(|_| Instant::now() < end) {
+        let what = format!("{first}+{second}");
+        tried += 1;
+        for (whose, process) in
+            [(Process::Coordinator, &mut mortal.alpha.process), (Process::Worker, &mut mortal.worker.process)]
+        {
+            process.terminate();
+            // The other process waits for the second crash from the start.
+            let armed = [first, second].into_iter().find(|point| point.process() == whose);
+            match armed {
+                Some(point) => process.command().env(CRASH_AT, point.as_str()),
+                None => process.command().env_remove(CRASH_AT),
+            };
+        }
+        mortal.alpha.process.start("workers: ");
+        mortal.worker.process.start("ready");
+        let same = (first.process() == second.process()).then_some(second);
+        let begun = Instant::now();
+        let body = json!({"instance": "app", "operation": "preview"});
+        let mut next = same;
+        loop {
+            let before = mortal.crashes;
+            mortal.revive(next);
+            if mortal.crashes > before {
+                // Whatever dies once more was armed for the last time.
+                next = None;
+            }
+            let run = site.client.try_ask(&mortal.alpha.api, Some((&what, body.clone())), "/runs").await;
+            if let Some(run) = run
+                && let Some(id) = run["id"].as_str()
+                && let Some(view) = site.client.try_ask(&mortal.alpha.api, None, &format!("/runs/{id}")).await
+                && !view["run"]["finished_at"].is_null()
+            {
+                let status = view["run"]["status"].as_str().unwrap();
+                assert!(status == expected(first) || status == expected(second), "{what}: {view:#}");
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{what}: the run does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        holds(&site, &what);
+        mortal.revive(None);
+    }
+    println!(
+        "{tried} pairs, {} crashes, {} starts",
+        mortal.crashes,
+        site.installation.ledger().lines().count()
+    );
+    assert!(mortal.crashes > tried, "the places are not reached: {} crashes", mortal.crashes);
 }

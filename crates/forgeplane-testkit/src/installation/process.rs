@@ -90,16 +90,26 @@ impl Process {
         self.child.take().unwrap().wait().unwrap();
     }
 
+    /// How it ended, if it has.
+    ///
+    /// # Panics
+    /// When it was not started.
+    pub fn try_ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut().expect("the process was started").try_wait().unwrap();
+        if status.is_some() {
+            self.child = None;
+        }
+        status
+    }
+
     /// Waits until it ends by itself.
     ///
     /// # Panics
     /// When it does not.
     pub fn ended(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
-        let child = self.child.as_mut().expect("the process runs");
         loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                self.child = None;
+            if let Some(status) = self.try_ended() {
                 return status;
             }
             assert!(Instant::now() < deadline, "{} does not end:\n{}", self.name, self.log());
