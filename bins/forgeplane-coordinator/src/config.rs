@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forgeplane_core::rules::Settings;
-use forgeplane_process::{ConfigArgs, Failure, LogFormat, Sources};
+use forgeplane_process::{ConfigArgs, Failure, LogConfig, ProbesConfig, Sources};
 use forgeplane_queue_nats::NatsOptions;
 use forgeplane_store_postgres::PostgresOptions;
 use serde::{Deserialize, Serialize};
@@ -75,13 +75,6 @@ pub struct WorkersConfig {
     pub unsafe_plaintext: bool,
 }
 
-/// Metrics and health, for operators' tools.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProbesConfig {
-    pub listen: Option<SocketAddr>,
-}
-
 /// The figures that rules decide with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -95,14 +88,6 @@ pub struct SettingsConfig {
     /// The most jobs any worker runs at once; 0 pauses everything.
     pub worker_max_concurrent_jobs: u32,
     pub unsafe_allow_no_isolation: bool,
-}
-
-/// Logs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogConfig {
-    pub format: LogFormat,
-    pub filter: String,
 }
 
 /// The section is there, so that what is missing is told as one of its fields.
@@ -136,7 +121,7 @@ impl Defaults {
                 client_ca: None,
                 unsafe_plaintext: false,
             },
-            probes: ProbesConfig { listen: Some(local(8422)) },
+            probes: ProbesConfig::local(8422),
             settings: SettingsConfig {
                 heartbeat_s: settings.heartbeat.as_secs(),
                 offer_ttl_s: settings.offer_ttl.as_secs(),
@@ -147,7 +132,7 @@ impl Defaults {
                 worker_max_concurrent_jobs: settings.worker_max_concurrent_jobs,
                 unsafe_allow_no_isolation: settings.unsafe_allow_no_isolation,
             },
-            log: LogConfig { format: LogFormat::Text, filter: "info".into() },
+            log: LogConfig::default(),
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The configuration: a TOML file, then `FORGEPLANE_WORKER_…`, then flags; later ones win.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use forgeplane_core::model::{Name, Tool, UnknownTool};
-use forgeplane_process::{ConfigArgs, Failure, LogFormat, Sources, read_file};
+use forgeplane_process::{ConfigArgs, Failure, LogConfig, ProbesConfig, Sources, read_file};
 use forgeplane_proto::client::ConnectOptions;
 use forgeplane_queue_nats::NatsOptions;
 use forgeplane_worker::sandbox::Isolation;
@@ -71,21 +70,6 @@ pub struct CoordinatorConfig {
     pub unsafe_plaintext: bool,
 }
 
-/// Metrics and health, for operators' tools.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProbesConfig {
-    pub listen: Option<SocketAddr>,
-}
-
-/// Logs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogConfig {
-    pub format: LogFormat,
-    pub filter: String,
-}
-
 /// What is not told.
 #[derive(Serialize)]
 struct Defaults {
@@ -119,8 +103,8 @@ impl Config {
             workspace_root: "/var/lib/forgeplane/workspaces",
             unsafe_no_isolation: false,
             drain_timeout_s: 300,
-            probes: ProbesConfig { listen: Some(SocketAddr::from(([127, 0, 0, 1], 8423))) },
-            log: LogConfig { format: LogFormat::Text, filter: "info".into() },
+            probes: ProbesConfig::local(8423),
+            log: LogConfig::default(),
         };
         Sources::read(PREFIX, &defaults, args)
     }

@@ -1,5 +1,6 @@
 //! Configuration: defaults, a TOML file, the environment, flags; later ones win.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -7,10 +8,10 @@ use figment::providers::{Format as _, Serialized, Toml};
 use figment::util::nest;
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-use crate::Failure;
+use crate::{Failure, LogFormat};
 
 /// The flags that every process has.
 #[derive(Debug, Clone, Default, Args)]
@@ -24,6 +25,38 @@ pub struct ConfigArgs {
     /// Overrule one setting, such as `--set log.filter=debug`; not for secrets, which other users could see
     #[arg(long = "set", global = true, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
+}
+
+/// Where a process tells operators' tools of itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProbesConfig {
+    /// The listener for [`serve_probes`](crate::serve_probes); none if absent.
+    pub listen: Option<SocketAddr>,
+}
+
+impl ProbesConfig {
+    /// On this port of the loopback interface.
+    #[must_use]
+    pub fn local(port: u16) -> Self {
+        Self { listen: Some(SocketAddr::from(([127, 0, 0, 1], port))) }
+    }
+}
+
+/// What a process logs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    /// How lines look.
+    pub format: LogFormat,
+    /// Which are written, as `tracing` filters them.
+    pub filter: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".into() }
+    }
 }
 
 /// Everything a process was told, merged.
@@ -173,7 +206,6 @@ pub fn read_file(setting: &str, path: &Path) -> Result<Vec<u8>, Failure> {
 mod tests {
     use super::*;
     use secrecy::SecretString;
-    use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -24,7 +24,7 @@ mod failure;
 mod logs;
 mod probes;
 
-pub use config::{ConfigArgs, Sources, read_file};
+pub use config::{ConfigArgs, LogConfig, ProbesConfig, Sources, read_file};
 pub use failure::Failure;
 pub use logs::{LogFormat, init_logs};
 pub use probes::{Metrics, MetricsError, Readiness, serve_probes};

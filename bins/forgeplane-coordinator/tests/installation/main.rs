@@ -4,6 +4,7 @@
 mod configuration;
 mod draining;
 mod failpoints;
+mod frozen;
 mod recovery;
 mod serving;
 mod several;

@@ -55,10 +55,19 @@ impl WorkerApi for WorkerService {
     }
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Answer<v1::RegisterResponse> {
-        let certificate = certificate_of(&request);
+        let (certificate, peer) = (certificate_of(&request), request.remote_addr());
         let registration = registration_from(request.into_inner()).map_err(|error| invalid(&error))?;
         let registration = Registration { certificate, ..registration };
-        answer(self.control.register(registration).await)
+        let (name, pool) = (registration.name.clone(), registration.pool.clone());
+        let key = forgeplane_core::evidence::key_id(&registration.public_key);
+        let registered = self.control.register(registration).await;
+        if let Err(ControlError::Refused(refusal)) = &registered {
+            // Somebody tries a token that is not theirs, or a key that is not trusted any more.
+            tracing::warn!(?peer, %name, %pool, %key, code = %refusal.code, "a worker's registration was refused");
+            metrics::counter!("forgeplane_registrations_refused_total", "code" => refusal.code.as_str())
+                .increment(1);
+        }
+        answer(registered)
     }
 
     async fn heartbeat(&self, request: Request<v1::HeartbeatRequest>) -> Answer<v1::Orders> {
