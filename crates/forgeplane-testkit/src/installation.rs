@@ -5,6 +5,7 @@
 
 mod authority;
 mod process;
+mod proxy;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,6 +21,7 @@ use crate::nats_server::{NatsServer, NatsServerOptions, ServerTls};
 use crate::postgres_server::PostgresServer;
 use authority::Authority;
 pub use process::Process;
+pub use proxy::Proxy;
 
 /// The broker's password of every user; it is on the loopback interface, in a directory that is nobody else's.
 const PASSWORD: &str = "only-for-tests";
@@ -305,8 +307,24 @@ impl Installation {
     /// When one of the steps fails.
     #[must_use]
     pub fn worker(&mut self, spec: &WorkerSpec<'_>, coordinators: &[&Coordinator], admin: &Path) -> Worker {
+        let urls: Vec<String> = coordinators.iter().map(|c| c.workers.clone()).collect();
+        self.worker_at(spec, &urls, coordinators[0], admin)
+    }
+
+    /// As [`Installation::worker`], for a worker that reaches its coordinators at other addresses.
+    ///
+    /// # Panics
+    /// When one of the steps fails.
+    #[must_use]
+    pub fn worker_at(
+        &mut self,
+        spec: &WorkerSpec<'_>,
+        urls: &[String],
+        coordinator: &Coordinator,
+        admin: &Path,
+    ) -> Worker {
         let WorkerSpec { name, pool, tool, path } = spec;
-        let mut enroll = self.cli(coordinators[0], admin);
+        let mut enroll = self.cli(coordinator, admin);
         let enrollment = output(enroll.args(["worker", "enroll", "--pool", pool]));
         let home = self.dir.path().join("workers").join(name);
         fs::create_dir_all(&home).unwrap();
@@ -316,7 +334,6 @@ impl Installation {
         let token_file = home.join("enrollment.token");
         fs::write(&token_file, enrollment).unwrap();
         fs::set_permissions(&token_file, fs::Permissions::from_mode(0o600)).unwrap();
-        let urls: Vec<&str> = coordinators.iter().map(|c| c.workers.as_str()).collect();
         let probes = format!("127.0.0.1:{}", free_port());
         let config = format!(
             "name = {name:?}\npool_name = {pool:?}\nenrollment_token_file = {token_file:?}\n\
@@ -334,8 +351,8 @@ impl Installation {
         command.arg("--config").arg(file);
         let mut process = Process::new(name, command);
         process.start("ready");
-        let id = self.id_of(name, coordinators[0], admin);
-        self.admit(name, &id, coordinators[0]);
+        let id = self.id_of(name, coordinator, admin);
+        self.admit(name, &id, coordinator);
         Worker { process, id, probes: format!("http://{probes}") }
     }
 

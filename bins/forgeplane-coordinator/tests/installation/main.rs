@@ -5,6 +5,7 @@ mod configuration;
 mod draining;
 mod failpoints;
 mod frozen;
+mod partitions;
 mod recovery;
 mod serving;
 mod several;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forgeplane_testkit::installation::{
-    Coordinator, Installation, InstallationOptions, Programs, Worker, WorkerSpec,
+    Coordinator, Installation, InstallationOptions, Programs, Proxy, Worker, WorkerSpec,
 };
 use serde_json::{Value, json};
 
@@ -77,6 +77,13 @@ impl Site {
 
     pub async fn post(&self, at: &Coordinator, path: &str, body: Value) -> Value {
         self.client.try_ask(&at.api, Some(("once", body)), path).await.expect("the coordinator answers")
+    }
+
+    /// A worker that reaches its coordinator through a network that can be disturbed.
+    pub fn worker_behind(&mut self, name: &str, coordinator: &Coordinator, network: &Proxy) -> Worker {
+        let spec = WorkerSpec { name, pool: "default", tool: "terraform", path: &self.tool };
+        let urls = [format!("https://{}", network.address())];
+        self.installation.worker_at(&spec, &urls, coordinator, &self.admin)
     }
 
     /// A template of the tool with one instance.

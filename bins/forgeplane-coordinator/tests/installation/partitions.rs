@@ -1,0 +1,99 @@
+//! Networks that lose their way: in both directions, and in one.
+
+use std::time::{Duration, Instant};
+
+use forgeplane_testkit::installation::{Coordinator, Proxy, Worker};
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Site, options, patient_tool};
+
+/// A worker behind a network, with a run whose tool waits for a word.
+struct Apart {
+    site: Site,
+    alpha: Coordinator,
+    network: Proxy,
+    _worker: Worker,
+    run: String,
+    go: std::path::PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Apart {
+    async fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+        let go = dir.path().join("go");
+        let soon = [
+            "settings.heartbeat_s = 1",
+            "settings.worker_offline_after_s = 3",
+            "settings.unresolved_after_s = 5",
+        ];
+        let (mut site, mut coordinators) = Site::start(options(false, &soon), &patient_tool(&go), &["alpha"]);
+        let alpha = coordinators.remove(0);
+        let network = Proxy::to(alpha.workers.trim_start_matches("https://"));
+        let worker = site.worker_behind("w1", &alpha, &network);
+        site.app(&alpha);
+        let run = site.preview(&alpha, "first").await;
+        site.until_ledger("started").await;
+        Self { site, alpha, network, _worker: worker, run, go, _dir: dir }
+    }
+
+    async fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
+        self.site.until_run(&self.alpha, &self.run, holds).await
+    }
+
+    /// The network is whole again: the run ends as its tool did, and the tool was started once.
+    async fn ends_once(&self) {
+        self.network.heal();
+        let view = self.until(|view| view["run"]["status"] == "succeeded").await;
+        assert_eq!(view["attempts"].as_array().unwrap().len(), 1);
+        assert_eq!(self.site.installation.ledger().matches("started").count(), 1);
+        assert_eq!(self.site.installation.ledger().matches("ended").count(), 1);
+        self.site.installation.check().unwrap();
+    }
+}
+
+/// B17: the tool goes on, the worker is missed, and everything is told when it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn b17_a_partition_stops_no_tool_and_its_outcome_comes_afterwards() {
+    let apart = Apart::start().await;
+    apart.network.lose_requests();
+    apart.network.lose_answers();
+    apart.until(|view| view["unresolved"] == true).await;
+    std::fs::write(&apart.go, "").unwrap();
+    apart.site.until_ledger("ended").await;
+    assert_eq!(apart.site.run(&apart.alpha, &apart.run).await["run"]["status"], "running");
+    apart.ends_once().await;
+}
+
+/// B18: the worker is heard, and hears nothing: what it says counts once, however often it has to say it.
+#[tokio::test(flavor = "multi_thread")]
+async fn b18_a_worker_that_hears_no_answers_is_believed_once() {
+    let apart = Apart::start().await;
+    apart.network.lose_answers();
+    std::fs::write(&apart.go, "").unwrap();
+    apart.until(|view| view["run"]["status"] == "succeeded").await;
+    // The worker does not know, and keeps what it signed until it does.
+    let journal = apart.site.installation.directory().join("workers/w1/state/journal");
+    let entries = || std::fs::read_dir(&journal).unwrap().count();
+    assert_eq!(entries(), 1);
+    apart.ends_once().await;
+    let begun = Instant::now();
+    while entries() > 0 {
+        assert!(begun.elapsed() < PATIENCE, "the worker never hears that its outcome has arrived");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// B20: a connection that is open and dead is noticed by both ends, and replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn b20_a_dead_connection_is_noticed_and_replaced() {
+    let apart = Apart::start().await;
+    apart.network.lose_requests();
+    apart.until(|view| view["unresolved"] == true).await;
+    apart.network.heal();
+    // Heard of again, over another connection, before anything else happens.
+    apart.until(|view| view["unresolved"] == false).await;
+    std::fs::write(&apart.go, "").unwrap();
+    apart.ends_once().await;
+}
