@@ -254,12 +254,21 @@ impl Installation {
         }
     }
 
-    /// Makes an API token in a file, with the coordinator's own command.
+    /// Makes an API token in a file, with the coordinator's own command; its owner is called like the role.
     ///
     /// # Panics
     /// When it cannot be made.
     #[must_use]
     pub fn token(&self, coordinator: &Coordinator, project: &str, role: &str) -> PathBuf {
+        self.token_of(coordinator, project, role, role)
+    }
+
+    /// As [`Installation::token`], for somebody with a name of their own.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn token_of(&self, coordinator: &Coordinator, project: &str, name: &str, role: &str) -> PathBuf {
         let config = self.dir.path().join(format!("{}.toml", coordinator.process.name()));
         let mut command = Command::new(&self.programs.coordinator);
         command.arg("--config").arg(config).args([
@@ -267,11 +276,11 @@ impl Installation {
             "--project",
             project,
             "--name",
-            role,
+            name,
             "--role",
             role,
         ]);
-        let file = self.dir.path().join(format!("{project}-{role}.token"));
+        let file = self.dir.path().join(format!("{project}-{name}.token"));
         fs::write(&file, output(&mut command)).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         file

@@ -171,3 +171,26 @@ async fn an_operator_decides_and_the_run_is_tried_again_by_somebody_elses_hand()
     assert!(lost.ok(&["worker", "list"]).contains("quarantined: execution_resolved_by_operator"));
     lost.site.installation.check().unwrap();
 }
+
+/// Nobody calls an execution that nobody saw end a success by themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_success_that_no_worker_tells_is_told_by_two_people() {
+    let mut lost = Lost::start().await;
+    lost.worker.process.kill();
+    std::fs::remove_dir_all(lost.journal()).unwrap();
+    lost.until_unresolved().await;
+    let propose =
+        ["attempt", "resolve", &lost.attempt, "--outcome", "succeeded", "--reason", "it is all there"];
+    let shown = lost.ok(&propose);
+    assert!(shown.contains("proposed") && shown.contains("unresolved"), "{shown}");
+    assert_eq!(lost.site.run(&lost.coordinator, &lost.run).await["run"]["status"], "running");
+    let confirm = ["attempt", "confirm", &lost.attempt];
+    let (code, text) = lost.cli(&lost.site.admin, &confirm);
+    assert!(code == Some(3) && text.contains("error[forbidden]"), "{text}");
+    let second = lost.site.installation.token_of(&lost.coordinator, "demo", "second", "admin");
+    let (code, text) = lost.cli(&second, &confirm);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("succeeded by admin and second: it is all there"), "{text}");
+    lost.site.until_status(&lost.coordinator, &lost.run, "succeeded").await;
+    lost.site.installation.check().unwrap();
+}
