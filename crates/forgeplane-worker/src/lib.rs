@@ -26,6 +26,7 @@ mod durable;
 mod ending;
 mod error;
 pub mod executor;
+mod heartbeat;
 mod identity;
 mod journal;
 mod link;

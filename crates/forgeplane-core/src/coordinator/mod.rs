@@ -40,6 +40,7 @@ mod outbox_queue;
 mod resolve;
 mod runs;
 mod secrets;
+mod sessions;
 mod signals;
 mod state;
 mod templates;
