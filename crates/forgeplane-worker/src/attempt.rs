@@ -48,10 +48,12 @@ impl From<Settled> for Verdict {
 }
 
 impl Running {
-    /// Deals with one delivered job. `stop` ends waiting for the coordinator, not the tool.
+    /// Deals with one delivered job. `taking` ends what is not begun: a worker that is to end neither waits for a
+    /// bundle nor claims. `stop` ends waiting for the coordinator after that, not the tool.
     pub(crate) async fn deal_with(
         &self,
         job: &Job,
+        taking: &CancellationToken,
         stop: &CancellationToken,
     ) -> Result<Verdict, WorkerError> {
         // A message of an attempt that was run, and whose end the coordinator has not acknowledged. A second
@@ -60,7 +62,7 @@ impl Running {
             return Ok(self.settle(&entry, stop).await?.into());
         }
         let of = AttemptRef { attempt: job.attempt, fence: job.fence };
-        let bundle = match while_unavailable("fetch the bundle", stop, || self.link.bundle(of)).await {
+        let bundle = match while_unavailable("fetch the bundle", taking, || self.link.bundle(of)).await {
             Ok(bundle) => bundle,
             // Closed, or another worker's: an old message.
             Err(ControlError::Refused(refusal)) => {
@@ -88,7 +90,11 @@ impl Running {
                 return Ok(self.not_started(job, reason, stop).await?.into());
             }
         };
-        let verdict = self.claim_and_run(job, verified, tool, &workspace, stop).await;
+        let verdict = if taking.is_cancelled() {
+            Ok(Verdict::Again)
+        } else {
+            self.claim_and_run(job, verified, tool, &workspace, stop).await
+        };
         if matches!(verdict, Ok(Verdict::Quarantined)) {
             // What could not be killed may still be at work in it.
             tracing::error!(workspace = %workspace.root().display(), "a workspace is left as it is");

@@ -452,7 +452,7 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Resu
             failpoint::reach(Failpoint::JobTaken);
             // Beside each other: a queue that does not answer must not keep a stop from reaching the tool.
             let verdict = tokio::select! {
-                verdict = running.deal_with(&job, &ends.waiting) => verdict?,
+                verdict = running.deal_with(&job, &ends.taking, &ends.waiting) => verdict?,
                 never = keep_in_progress(&*delivery) => match never {},
             };
             failpoint::reach(Failpoint::Forgotten);

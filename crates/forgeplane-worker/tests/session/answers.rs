@@ -1,6 +1,7 @@
 //! Lost, wrong and missing answers to claims and outcomes.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forgeplane_core::Code;
@@ -175,6 +176,26 @@ async fn an_idle_worker_that_is_taken_out_of_service_ends_and_says_why() {
     let worker = bench.start().await.unwrap();
     bench.script.disable(true);
     assert_eq!(worker.result().await.unwrap_err().code(), "worker_disabled");
+}
+
+/// What is not begun is not waited for: the next worker does it.
+#[tokio::test]
+async fn a_worker_that_is_to_end_waits_for_no_bundle_and_claims_nothing() {
+    let bench = Bench::with_script(ONE_START);
+    let worker = bench.start().await.unwrap();
+    bench.script.down("bundle");
+    let asked = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&asked);
+    bench.script.at_call(move |call| {
+        if call == "bundle" {
+            seen.store(true, Ordering::SeqCst);
+        }
+    });
+    bench.attempt(1, Order::default());
+    bench.script.until("it asks for the bundle", |_| asked.load(Ordering::SeqCst)).await;
+    // It ends, although the bundle never comes.
+    worker.drain().await;
+    assert_eq!((claims(&bench).len(), bench.ledger_text().as_str(), bench.kept("journal").len()), (0, "", 0));
 }
 
 #[tokio::test]
