@@ -6,12 +6,11 @@ use std::path::Path;
 use forgeplane_blobs::ObjectBlobs;
 use forgeplane_core::coordinator::{Builder, Coordinator};
 use forgeplane_core::ports::StaticKey;
-use forgeplane_core::{Code, Refusal};
 use forgeplane_queue_nats::NatsQueue;
 use forgeplane_server::workers::Tls;
 use forgeplane_store_postgres::PostgresStore;
 use forgeplane_store_sqlite::SqliteStore;
-use forgeplane_worker::unpack::{self, Limits};
+use forgeplane_worker::unpack;
 use secrecy::SecretString;
 
 use crate::config::{Config, WorkersConfig};
@@ -24,13 +23,7 @@ pub async fn coordinator(config: &Config) -> Result<Coordinator, Failure> {
         .keys(StaticKey::new("k1", keys.sealing))
         .signing_key(keys.signing)
         .settings(config.settings.settings())
-        .source_check(|source| {
-            unpack::check(source, &Limits::default()).map_err(|e| {
-                Refusal::new(Code::InvalidBundle, e.to_string())
-                    .field("source")
-                    .way_out("pack a directory of plain files with `forgeplane template push`")
-            })
-        });
+        .source_check(unpack::admit);
     let builder = with_queue(with_store(builder, config).await?, config).await?;
     builder.build().await.map_err(|e| Failure::new("coordinator_incomplete", e.to_string()))
 }

@@ -53,21 +53,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-        }
-    };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return Failure::new("no_runtime", error.to_string()).report(),
-    };
-    match runtime.block_on(run(cli)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    forgeplane_process::start(run)
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {
@@ -84,16 +70,13 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             println!("made the keys in {}", config.keys.directory.display());
             Ok(())
         }
-        Some(Command::NatsPermissions { worker }) => nats_permissions(&config, worker),
+        Some(Command::NatsPermissions { worker }) => {
+            let needed = config.nats.unwrap_or_default().worker_permissions(worker);
+            println!("{{ publish: {:?}, subscribe: {:?} }}", needed.publish, needed.subscribe);
+            Ok(())
+        }
         Some(Command::Token { project, name, role }) => token(&config, &project, &name, &role).await,
     }
-}
-
-fn nats_permissions(config: &Config, worker: WorkerId) -> Result<(), Failure> {
-    let nats = config.nats.clone().unwrap_or_default();
-    let needed = nats.worker_permissions(worker);
-    println!("{{ publish: {:?}, subscribe: {:?} }}", needed.publish, needed.subscribe);
-    Ok(())
 }
 
 async fn token(config: &Config, project: &Name, name: &Name, role: &str) -> Result<(), Failure> {

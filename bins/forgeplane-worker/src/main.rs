@@ -35,21 +35,7 @@ struct Cli {
 fn main() -> ExitCode {
     // The same executable is the sandbox helper; that must be decided before anything else.
     forgeplane_worker::sandbox::run_if_helper();
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
-        }
-    };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return Failure::new("no_runtime", error.to_string()).report(),
-    };
-    match runtime.block_on(run(cli)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    forgeplane_process::start(run)
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {

@@ -14,11 +14,10 @@ use forgeplane_core::memory::MemoryQueue;
 use forgeplane_core::model::{Name, Project, Role, Tool};
 use forgeplane_core::ports::StaticKey;
 use forgeplane_core::rules::Settings;
-use forgeplane_core::{Code, Refusal};
 use forgeplane_store_sqlite::SqliteStore;
 use forgeplane_worker::sandbox::Isolation;
 use forgeplane_worker::uid_lock::{self, UidLock, UidLockError};
-use forgeplane_worker::unpack::{self, Limits};
+use forgeplane_worker::unpack;
 use forgeplane_worker::{Shutdown, Tools, Worker, WorkerConfig, WorkerError};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
@@ -163,13 +162,7 @@ async fn coordinator(
         .keys(StaticKey::new("dev", data.key("sealing")?))
         .signing_key(data.key("signing")?)
         .settings(settings)
-        .source_check(|source| {
-            unpack::check(source, &Limits::default()).map_err(|e| {
-                Refusal::new(Code::InvalidBundle, e.to_string())
-                    .field("source")
-                    .way_out("pack a directory of plain files with `forgeplane template push`")
-            })
-        })
+        .source_check(unpack::admit)
         .build()
         .await
         .map_err(|e| Failure::local(e.code(), e.to_string()))

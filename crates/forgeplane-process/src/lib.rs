@@ -23,8 +23,10 @@ mod config;
 mod failure;
 mod logs;
 mod probes;
+mod start;
 
 pub use config::{ConfigArgs, LogConfig, ProbesConfig, Sources, read_file};
 pub use failure::Failure;
 pub use logs::{LogFormat, init_logs};
 pub use probes::{Metrics, MetricsError, Readiness, serve_probes};
+pub use start::start;

@@ -14,6 +14,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use forgeplane_core::{Code, Refusal};
+
 pub use error::UnpackError;
 
 use names::Names;
@@ -37,6 +39,18 @@ impl Default for Limits {
     fn default() -> Self {
         Self { entries: 100_000, total_bytes: 1 << 30, path_bytes: 1024, ratio: 200 }
     }
+}
+
+/// [`check`] within the usual limits, as a coordinator's `source_check` wants it.
+///
+/// # Errors
+/// [`Code::InvalidBundle`].
+pub fn admit(source: &[u8]) -> Result<(), Refusal> {
+    check(source, &Limits::default()).map_err(|e| {
+        Refusal::new(Code::InvalidBundle, e.to_string())
+            .field("source")
+            .way_out("pack a directory of plain files with `forgeplane template push`")
+    })
 }
 
 /// Reads the whole archive and tells whether it may be unpacked. Writes nothing.
