@@ -1,14 +1,16 @@
 //! One attempt, from delivery to receipt (`protocol.md` 1.4, S4 to S14).
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use forgeplane_core::evidence::{Cleanup, Envelope, NotStarted, Outcome, Statement};
 use forgeplane_core::failpoint::{self, Failpoint};
 use forgeplane_core::model::{Job, Nonce, RunError, Snapshot, StopCause};
-use forgeplane_core::ports::{AttemptRef, ClaimGrant, ClaimRef, ClaimRequest, ControlError, Holding};
+use forgeplane_core::ports::{
+    AttemptRef, ClaimGrant, ClaimRef, ClaimRequest, ControlError, EntropyExt as _, Holding,
+};
 use forgeplane_core::{Code, Refusal};
 use secrecy::SecretString;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::bundle::{NoStart, Verified, verify};
@@ -62,7 +64,11 @@ impl Running {
             return Ok(self.settle(&entry, stop).await?.into());
         }
         let of = AttemptRef { attempt: job.attempt, fence: job.fence };
-        let bundle = match while_unavailable("fetch the bundle", taking, || self.link.bundle(of)).await {
+        let bundle = match while_unavailable(self.link.pause(), "fetch the bundle", taking, || {
+            self.link.bundle(of)
+        })
+        .await
+        {
             Ok(bundle) => bundle,
             // Closed, or another worker's: an old message.
             Err(ControlError::Refused(refusal)) => {
@@ -71,7 +77,7 @@ impl Running {
             }
             Err(ControlError::Unavailable(_)) => return Ok(Verdict::Again),
         };
-        if self.sandbox.sweep().await == Cleanup::Dirty {
+        if self.processes.sweep().await == Cleanup::Dirty {
             let reason = NoStart::new("dirty_uid", "processes of an earlier run cannot be killed", false);
             // Whether it was heard or not: the offer runs out by itself, and this worker takes nothing new.
             self.not_started(job, reason, stop).await?;
@@ -150,8 +156,6 @@ impl Running {
         workspace: &Workspace,
         waiting: &CancellationToken,
     ) -> Result<Verdict, WorkerError> {
-        let mut nonce = [0; 16];
-        getrandom::fill(&mut nonce).map_err(|e| at("random numbers")(std::io::Error::other(e)))?;
         let intent = Intent {
             project: job.project,
             run: job.run,
@@ -159,7 +163,7 @@ impl Running {
             number: verified.manifest.number,
             fence: job.fence,
             // H3: fresh for every intent.
-            nonce: Nonce(nonce),
+            nonce: Nonce(self.host.entropy().bytes()),
             worker: self.link.worker,
             snapshot: verified.manifest.snapshot,
             bundle: verified.digest,
@@ -173,24 +177,25 @@ impl Running {
             attempt: AttemptRef { attempt: intent.attempt, fence: intent.fence },
             nonce: intent.nonce,
         };
-        let grant = match while_unavailable("claim", waiting, || self.link.claim(request)).await {
-            Ok(grant) if grant.nonce == intent.nonce => grant,
-            Ok(_) => {
-                return Err(ControlError::Refused(Refusal::new(
-                    Code::FenceMismatch,
-                    "the grant names another nonce",
-                ))
-                .into());
-            }
-            Err(ControlError::Refused(refusal)) => {
-                tracing::info!(attempt = %intent.attempt, %refusal, "the claim was refused");
-                self.journal.forget(&intent)?;
-                return Ok(Verdict::Done);
-            }
-            // Not known whether the claim was committed: the journal says INTENT, and the next start will
-            // sign that the tool never ran for this nonce.
-            Err(ControlError::Unavailable(_)) => return Ok(Verdict::Again),
-        };
+        let grant =
+            match while_unavailable(self.link.pause(), "claim", waiting, || self.link.claim(request)).await {
+                Ok(grant) if grant.nonce == intent.nonce => grant,
+                Ok(_) => {
+                    return Err(ControlError::Refused(Refusal::new(
+                        Code::FenceMismatch,
+                        "the grant names another nonce",
+                    ))
+                    .into());
+                }
+                Err(ControlError::Refused(refusal)) => {
+                    tracing::info!(attempt = %intent.attempt, %refusal, "the claim was refused");
+                    self.journal.forget(&intent)?;
+                    return Ok(Verdict::Done);
+                }
+                // Not known whether the claim was committed: the journal says INTENT, and the next start will
+                // sign that the tool never ran for this nonce.
+                Err(ControlError::Unavailable(_)) => return Ok(Verdict::Again),
+            };
         failpoint::reach(Failpoint::GrantReceived);
         let stop = self.begin(intent.fence);
         let envelope = self.execute(&intent, &verified, grant, tool, workspace, &stop, waiting).await;
@@ -217,6 +222,7 @@ impl Running {
         let values: Vec<SecretString> = grant.secrets.iter().map(|s| s.value.clone()).collect();
         let redactor = Redactor::new(&values);
         let log = AttemptLog::start(
+            self.host.clock(),
             Arc::clone(&self.link),
             claim,
             &workspace.private,
@@ -227,6 +233,7 @@ impl Running {
             None => None,
             Some(state) => Some(
                 StateServer::start(
+                    &*self.host,
                     Arc::clone(&self.link),
                     claim,
                     state.generation,
@@ -257,7 +264,7 @@ impl Running {
             lock_file: verified.bundle.lock_file.as_ref(),
             secrets: &grant.secrets,
             state: state.as_ref(),
-            sandbox: &self.sandbox,
+            processes: &*self.processes,
             log: log.writer(),
             stop,
             link: &self.link,
@@ -283,7 +290,7 @@ impl Running {
         );
         drop(execution);
         deadline.abort();
-        let cleanup = self.sandbox.sweep().await;
+        let cleanup = self.processes.sweep().await;
         let state = match state {
             Some(server) => server.finish(&self.unsaved, waiting).await?,
             None => StateResult::default(),
@@ -377,7 +384,9 @@ impl Running {
         };
         let envelope = Envelope::sign(&statement, &self.identity.signing_key())
             .map_err(|e| at("the statement")(std::io::Error::other(e)))?;
-        match while_unavailable("report", stop, || self.link.conclude(envelope.clone())).await {
+        match while_unavailable(self.link.pause(), "report", stop, || self.link.conclude(envelope.clone()))
+            .await
+        {
             Ok(_) => Ok(Settled::Yes),
             Err(ControlError::Unavailable(_)) => Ok(Settled::NotYet),
             Err(ControlError::Refused(refusal)) => {

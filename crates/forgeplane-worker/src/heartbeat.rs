@@ -2,50 +2,45 @@
 
 use std::sync::Arc;
 
+use forgeplane_core::ports::EntropyExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{WorkerError, at};
+use crate::host::Guard;
 use crate::worker::Running;
 
-/// Sends heartbeats from a thread of its own: they must not stop because the job keeps the others busy.
-pub(crate) struct HeartbeatThread {
+/// Sends heartbeats apart from everything else: they must not stop because the job keeps the worker busy.
+pub(crate) struct Heartbeats {
     stop: CancellationToken,
-    thread: Option<std::thread::JoinHandle<()>>,
+    _beating: Guard,
 }
 
-impl HeartbeatThread {
+impl Heartbeats {
     pub(crate) fn start(running: Arc<Running>) -> Result<Self, WorkerError> {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(at("the heartbeat thread"))?;
-        let thread = std::thread::Builder::new()
-            .name("heartbeat".into())
-            .spawn(move || runtime.block_on(beat(running, stopped)))
-            .map_err(at("the heartbeat thread"))?;
-        Ok(Self { stop, thread: Some(thread) })
+        let host = Arc::clone(&running.host);
+        let beating =
+            host.aside("heartbeat", Box::pin(beat(running, stopped))).map_err(at("the heartbeats"))?;
+        Ok(Self { stop, _beating: beating })
     }
 }
 
-impl Drop for HeartbeatThread {
+impl Drop for Heartbeats {
     fn drop(&mut self) {
         self.stop.cancel();
-        if let Some(thread) = self.thread.take() {
-            // It ends within the current heartbeat; a panic in it has been reported by the thread itself.
-            let _ = thread.join();
-        }
     }
 }
 
 async fn beat(running: Arc<Running>, stop: CancellationToken) {
+    let entropy = running.host.entropy();
     let mut told = false;
     loop {
         let heartbeat = running.heartbeat();
         metrics::gauge!("forgeplane_worker_held_attempts").set(heartbeat.holding.len() as f64);
         told |= heartbeat.draining;
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             answer = running.link.heartbeat(heartbeat) => match answer {
                 Ok(orders) => {
@@ -58,11 +53,9 @@ async fn beat(running: Arc<Running>, stop: CancellationToken) {
                 }
             }
         }
-        let mut random = [0; 1];
-        // Without randomness the pause is simply not jittered.
-        let _ = getrandom::fill(&mut random);
-        let jitter = 0.9 + f64::from(random[0]) / 255.0 * 0.2;
+        let jitter = 0.9 + f64::from(entropy.bytes::<1>()[0]) / 255.0 * 0.2;
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = running.draining.cancelled(), if !told => {}
             () = tokio::time::sleep(running.link.heartbeat.mul_f64(jitter)) => {}

@@ -3,9 +3,9 @@
 //! Order, each step durable before the next: INTENT < claim < STARTED < exec, and
 //! exit < kill < SIGNED < send < receipt < RECEIPTED < ack < forget.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forgeplane_core::digest::Digest;
 use forgeplane_core::id::{AttemptId, ProjectId, RunId, WorkerId};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::durable;
 use crate::error::{WorkerError, at};
+use crate::host::Disk;
 
 /// What must be known to sign for an attempt after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,19 +69,20 @@ pub(crate) struct Entry {
 }
 
 /// The journal's directory.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Journal {
+    disk: Arc<dyn Disk>,
     directory: PathBuf,
     rejected: PathBuf,
 }
 
 impl Journal {
-    pub(crate) fn open(state_dir: &Path) -> Result<Self, WorkerError> {
+    pub(crate) fn open(disk: Arc<dyn Disk>, state_dir: &Path) -> Result<Self, WorkerError> {
         let (directory, rejected) = (state_dir.join("journal"), state_dir.join("rejected"));
         for dir in [&directory, &rejected] {
-            durable::private_dir(dir).map_err(at(dir))?;
+            disk.private_dir(dir).map_err(at(dir))?;
         }
-        Ok(Self { directory, rejected })
+        Ok(Self { disk, directory, rejected })
     }
 
     /// Records how far an attempt got; on disk when this returns.
@@ -88,19 +90,19 @@ impl Journal {
         let path = self.path(intent);
         let entry = Entry { intent: intent.clone(), stage };
         let text = serde_json::to_vec(&entry).map_err(|e| at(&path)(e.into()))?;
-        durable::replace(&path, &text).map_err(at(&path))
+        durable::replace(&*self.disk, &path, &text).map_err(at(&path))
     }
 
     /// Forgets an attempt.
     pub(crate) fn forget(&self, intent: &Intent) -> Result<(), WorkerError> {
         let path = self.path(intent);
-        durable::remove(&path).map_err(at(&path))
+        durable::remove(&*self.disk, &path).map_err(at(&path))
     }
 
     /// Keeps an envelope that the coordinator refuses for good, so that an operator can look at it.
     pub(crate) fn set_aside(&self, intent: &Intent, envelope: &str) -> Result<PathBuf, WorkerError> {
         let path = self.rejected.join(format!("{}.json", intent.fence));
-        durable::replace(&path, envelope.as_bytes()).map_err(at(&path))?;
+        durable::replace(&*self.disk, &path, envelope.as_bytes()).map_err(at(&path))?;
         Ok(path)
     }
 
@@ -108,12 +110,10 @@ impl Journal {
     /// earlier record, and a leftover temporary file says nothing.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, WorkerError> {
         let mut entries = Vec::new();
-        for file in fs::read_dir(&self.directory).map_err(at(&self.directory))? {
-            let path = file.map_err(at(&self.directory))?.path();
-            if path.extension().is_none_or(|e| e != "json") {
-                continue;
+        for path in self.disk.files(&self.directory).map_err(at(&self.directory))? {
+            if path.extension().is_some_and(|e| e == "json") {
+                entries.extend(self.read(&path)?);
             }
-            entries.extend(read(&path)?);
         }
         entries.sort_by_key(|e| e.intent.fence);
         Ok(entries)
@@ -121,26 +121,26 @@ impl Journal {
 
     /// The entry of one attempt.
     pub(crate) fn find(&self, fence: Fence) -> Result<Option<Entry>, WorkerError> {
-        read(&self.directory.join(format!("{fence}.json")))
+        self.read(&self.directory.join(format!("{fence}.json")))
     }
 
     pub(crate) fn path(&self, intent: &Intent) -> PathBuf {
         self.directory.join(format!("{}.json", intent.fence))
     }
-}
 
-fn read(path: &Path) -> Result<Option<Entry>, WorkerError> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(at(path)(error)),
-    };
-    serde_json::from_slice(&text).map(Some).map_err(|e| WorkerError::StateCorrupt {
-        path: path.to_owned(),
-        reason: format!(
-            "not a journal entry ({e}): move it away; its attempt will have to be resolved by an operator"
-        ),
-    })
+    fn read(&self, path: &Path) -> Result<Option<Entry>, WorkerError> {
+        let text = match self.disk.read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(at(path)(error)),
+        };
+        serde_json::from_slice(&text).map(Some).map_err(|e| WorkerError::StateCorrupt {
+            path: path.to_owned(),
+            reason: format!(
+                "not a journal entry ({e}): move it away; its attempt will have to be resolved by an operator"
+            ),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -148,6 +148,7 @@ pub(crate) mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::host::LocalDisk;
 
     pub(crate) fn intent(fence: u64) -> Intent {
         let now = Timestamp::UNIX_EPOCH;
@@ -168,13 +169,13 @@ pub(crate) mod tests {
     #[test]
     fn an_attempt_is_remembered_stage_by_stage_until_it_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(Arc::new(LocalDisk), dir.path()).unwrap();
         for stage in
             [Stage::Intent, Stage::Started, Stage::Signed { envelope: "{}".into() }, Stage::Receipted]
         {
             journal.record(&intent(3), stage.clone()).unwrap();
             assert_eq!(
-                Journal::open(dir.path()).unwrap().entries().unwrap(),
+                Journal::open(Arc::new(LocalDisk), dir.path()).unwrap().entries().unwrap(),
                 [Entry { intent: intent(3), stage }]
             );
         }
@@ -186,9 +187,9 @@ pub(crate) mod tests {
     #[test]
     fn a18_a_torn_write_leaves_the_earlier_record() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(Arc::new(LocalDisk), dir.path()).unwrap();
         journal.record(&intent(3), Stage::Intent).unwrap();
-        fs::write(dir.path().join("journal/3.new"), "{\"inte").unwrap();
+        std::fs::write(dir.path().join("journal/3.new"), "{\"inte").unwrap();
         assert_eq!(journal.entries().unwrap()[0].stage, Stage::Intent);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
+//! | [`host`] | what a worker needs of the machine it is on, so that it also runs on a simulated one |
 //! | [`sandbox`] | starts a tool under its own UID, interrupts it, and proves that nothing of it is left |
 //! | [`uid_lock`] | makes sure that one host never lends one UID to two workers |
 //! | [`unpack`] | source bundles: refused whole before anything is written |
@@ -27,6 +28,7 @@ mod ending;
 mod error;
 pub mod executor;
 mod heartbeat;
+pub mod host;
 mod identity;
 mod journal;
 mod link;

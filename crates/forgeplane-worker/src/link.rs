@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::WorkerError;
 use crate::identity::Identity;
+use crate::retry::Pause;
 
 /// What the worker says of itself when it registers.
 #[derive(Debug, Clone)]
@@ -29,6 +30,7 @@ pub(crate) struct Introduction {
 
 /// A registered link. Calls renew an ended session once and go on; what runs is not touched by that.
 pub(crate) struct Link {
+    entropy: Arc<dyn Entropy>,
     control: Arc<dyn ControlPlane>,
     identity: Arc<Identity>,
     introduction: Introduction,
@@ -123,6 +125,7 @@ calls! {
 impl Link {
     /// Registers, pins the coordinator's key, and opens the link.
     pub(crate) async fn open(
+        entropy: Arc<dyn Entropy>,
         control: Arc<dyn ControlPlane>,
         identity: Arc<Identity>,
         introduction: Introduction,
@@ -130,6 +133,7 @@ impl Link {
         let registered = register(&*control, &identity, &introduction).await?;
         identity.pin_coordinator(registered.coordinator_key)?;
         Ok(Self {
+            entropy,
             control,
             identity,
             introduction,
@@ -141,6 +145,11 @@ impl Link {
             refusal: OnceLock::new(),
             out_of_service: CancellationToken::new(),
         })
+    }
+
+    /// The pauses between tries to reach the coordinator.
+    pub(crate) fn pause(&self) -> Pause {
+        Pause::new(Arc::clone(&self.entropy))
     }
 
     /// Waits for orders other than those known.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use forgeplane_core::Code;
 use forgeplane_core::digest::Digest;
 use forgeplane_core::model::{LogFrame, LogStream};
-use forgeplane_core::ports::{ClaimRef, ControlError, LogAppend};
+use forgeplane_core::ports::{ClaimRef, Clock, ControlError, LogAppend};
 use jiff::Timestamp;
 use sha2::Digest as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -25,7 +25,6 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{WorkerError, at};
 use crate::link::Link;
 use crate::redact::{RedactStream, Redactor};
-use crate::retry::Pause;
 
 /// The most bytes of one frame.
 const FRAME_BYTES: usize = 64 * 1024;
@@ -65,6 +64,7 @@ struct Shared {
 }
 
 struct Spool {
+    clock: Arc<dyn Clock>,
     file: File,
     bytes: u64,
     hash: sha2::Sha256,
@@ -104,7 +104,7 @@ impl Spool {
                 LogStream::Stderr => 1,
                 LogStream::Worker => 2,
             });
-            record.extend_from_slice(&Timestamp::now().as_microsecond().to_le_bytes());
+            record.extend_from_slice(&self.clock.now().as_microsecond().to_le_bytes());
             record.extend_from_slice(&u32::try_from(part.len()).unwrap_or(0).to_le_bytes());
             record.extend_from_slice(part);
             if let Err(error) = self.file.write_all(&record) {
@@ -195,6 +195,7 @@ pub(crate) struct AttemptLog {
 impl AttemptLog {
     /// Starts a log that is spooled in `directory`.
     pub(crate) fn start(
+        clock: Arc<dyn Clock>,
         link: Arc<Link>,
         claim: ClaimRef,
         directory: &Path,
@@ -206,6 +207,7 @@ impl AttemptLog {
         let writer = LogWriter {
             shared: Arc::new(Shared {
                 spool: Mutex::new(Spool {
+                    clock,
                     file,
                     bytes: 0,
                     hash: sha2::Sha256::new(),
@@ -339,7 +341,7 @@ async fn ship(
             return false;
         }
     };
-    let mut pause = Pause::default();
+    let mut pause = link.pause();
     loop {
         // Looked at before reading: what is written before the log is closed is in the file by then.
         let closed = writer.spool().closed;
@@ -355,6 +357,7 @@ async fn ship(
                 return true;
             }
             tokio::select! {
+                biased;
                 () = writer.shared.news.notified() => continue,
                 () = stop.cancelled() => return false,
             }
@@ -363,7 +366,7 @@ async fn ship(
         match link.append_log(LogAppend { claim, offset: reader.offset, frames }).await {
             Ok(stored) if stored >= end => {
                 reader.offset = end;
-                pause = Pause::default();
+                pause.reset();
             }
             Ok(stored) => {
                 if !go_back(&mut reader, stored) {

@@ -78,7 +78,7 @@ impl Running {
             tracing::error!(attempt = %answer.attempt, "the coordinator acknowledged another envelope than was sent");
             Err(ControlError::Unavailable("the receipt is for another envelope".into()))
         };
-        match while_unavailable("deliver the outcome", stop, send).await {
+        match while_unavailable(self.link.pause(), "deliver the outcome", stop, send).await {
             Ok(()) => {
                 failpoint::reach(Failpoint::ReceiptReceived);
                 self.journal.record(intent, Stage::Receipted)?;

@@ -5,7 +5,6 @@
 //! goes on when the tool is killed meanwhile: the document may be the only record of what was created.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use axum::Router;
@@ -18,17 +17,16 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use forgeplane_core::Refusal;
 use forgeplane_core::digest::Digest;
-use forgeplane_core::ports::{ClaimRef, ControlError, StateWrite};
+use forgeplane_core::ports::{ClaimRef, ControlError, EntropyExt as _, StateWrite};
 use md5::Digest as _;
 use serde_json::Value;
 use subtle::ConstantTimeEq as _;
-use tokio::net::TcpListener;
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{WorkerError, at};
+use crate::host::{Host, Service};
 use crate::link::Link;
 use crate::retry::while_unavailable;
 use crate::unsaved::Unsaved;
@@ -54,11 +52,9 @@ pub(crate) struct StateResult {
 
 /// A running state server of one attempt.
 pub(crate) struct StateServer {
-    address: SocketAddr,
+    service: Service,
     password: String,
     shared: Arc<Shared>,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
 }
 
 struct Shared {
@@ -96,20 +92,16 @@ struct Held {
 }
 
 impl StateServer {
-    /// Starts serving on a free loopback port.
+    /// Starts serving the tools of this host.
     pub(crate) async fn start(
+        host: &dyn Host,
         link: Arc<Link>,
         claim: ClaimRef,
         generation: u64,
         document: Option<Bytes>,
         writable: bool,
     ) -> Result<Self, WorkerError> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(at("the state server's port"))?;
-        let address = listener.local_addr().map_err(at("the state server's port"))?;
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).map_err(|e| at("random numbers")(std::io::Error::other(e)))?;
-        let password = URL_SAFE_NO_PAD.encode(random);
-        let stop = CancellationToken::new();
+        let password = URL_SAFE_NO_PAD.encode(host.entropy().bytes::<32>());
         let shared = Arc::new(Shared {
             link,
             claim,
@@ -127,18 +119,13 @@ impl StateServer {
             }),
         });
         let router = Router::new().fallback(serve).with_state(Arc::clone(&shared));
-        let shutdown = stop.clone().cancelled_owned();
-        let task = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(shutdown).await {
-                tracing::error!(%error, "the state server failed");
-            }
-        });
-        Ok(Self { address, password, shared, stop, task })
+        let service = host.serve(router).await.map_err(at("the state server's port"))?;
+        Ok(Self { service, password, shared })
     }
 
     /// The environment that makes the tool use this server.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
-        let url = format!("http://{}/state", self.address);
+        let url = format!("{}/state", self.service.url);
         vec![
             ("TF_HTTP_ADDRESS", url.clone()),
             ("TF_HTTP_LOCK_ADDRESS", url.clone()),
@@ -155,17 +142,16 @@ impl StateServer {
         unsaved: &Unsaved,
         waiting: &CancellationToken,
     ) -> Result<StateResult, WorkerError> {
-        let Self { shared, stop, task, .. } = self;
-        stop.cancel();
+        let Self { shared, service, .. } = self;
         // The tool is gone, so no connection is worth waiting for.
-        task.abort();
-        let _ = task.await;
+        drop(service);
         shared.saves.close();
         let pending = shared.pending().clone();
         if let Some(document) = pending {
             // On disk before waiting: this worker may end, too.
             unsaved.keep(shared.claim.fence, &document)?;
             tokio::select! {
+                biased;
                 () = shared.saves.wait() => {}
                 () = waiting.cancelled() => {
                     shared.give_up.cancel();
@@ -256,7 +242,11 @@ async fn save(shared: &Shared, lock_id: Option<String>, document: Bytes) -> Resp
         digest,
         document: document.clone(),
     };
-    match while_unavailable("save state", &shared.give_up, || shared.link.put_state(write.clone())).await {
+    match while_unavailable(shared.link.pause(), "save state", &shared.give_up, || {
+        shared.link.put_state(write.clone())
+    })
+    .await
+    {
         Ok(generation) => {
             shared.settle(digest);
             held.generation = generation;

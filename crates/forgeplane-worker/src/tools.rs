@@ -13,7 +13,8 @@ use tokio::io::AsyncReadExt as _;
 use crate::config::Tools;
 use crate::error::{WorkerError, at};
 use crate::executor;
-use crate::sandbox::{CommandSpec, Sandbox};
+use crate::host::Processes;
+use crate::sandbox::CommandSpec;
 
 /// How long a tool may take to tell its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -72,20 +73,20 @@ impl FoundTool {
 /// Finds the tools to offer.
 pub(crate) async fn find(
     tools: &Tools,
-    sandbox: &Sandbox,
+    processes: &dyn Processes,
     scratch: &Path,
 ) -> Result<BTreeMap<Tool, FoundTool>, WorkerError> {
     let mut found = BTreeMap::new();
     match tools {
         Tools::Explicit(paths) => {
             for (tool, path) in paths {
-                found.insert(*tool, check(*tool, path, sandbox, scratch).await?);
+                found.insert(*tool, check(*tool, path, processes, scratch).await?);
             }
         }
         Tools::Detect => {
             for tool in [Tool::Terraform, Tool::Tofu, Tool::Ansible] {
                 let Some(path) = in_path(executor::program(tool)) else { continue };
-                match check(tool, &path, sandbox, scratch).await {
+                match check(tool, &path, processes, scratch).await {
                     Ok(it) => {
                         found.insert(tool, it);
                     }
@@ -107,7 +108,12 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-async fn check(tool: Tool, path: &Path, sandbox: &Sandbox, scratch: &Path) -> Result<FoundTool, WorkerError> {
+async fn check(
+    tool: Tool,
+    path: &Path,
+    processes: &dyn Processes,
+    scratch: &Path,
+) -> Result<FoundTool, WorkerError> {
     if !path.is_absolute() || !is_executable(path) {
         return Err(WorkerError::ToolMissing { tool, path: path.to_owned() });
     }
@@ -120,8 +126,8 @@ async fn check(tool: Tool, path: &Path, sandbox: &Sandbox, scratch: &Path) -> Re
         env: executor::base_environment(path, scratch, scratch),
         cwd: scratch.to_owned(),
     };
-    let mut running = sandbox.spawn(spec).await?;
-    let stdout = running.take_stdout();
+    let mut running = processes.spawn(spec).await?;
+    let stdout = running.stdout();
     let answer = tokio::time::timeout(VERSION_TIMEOUT, async {
         let mut answer = Vec::new();
         if let Some(stdout) = stdout {

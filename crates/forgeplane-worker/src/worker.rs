@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Verdict;
 use crate::config::{Tools, WorkerConfig};
-use crate::durable::{self, DirLock};
 use crate::error::{WorkerError, at};
 use crate::executor::{AnsibleExecutor, Executor, TerraformExecutor};
-use crate::heartbeat::HeartbeatThread;
+use crate::heartbeat::Heartbeats;
+use crate::host::{Guard, Host, Machine, Processes};
 use crate::identity::Identity;
 use crate::journal::Journal;
 use crate::link::{Introduction, Link};
 use crate::retry::Pause;
-use crate::sandbox::{Isolation, Sandbox};
+use crate::sandbox::Isolation;
 use crate::stop::StopLatch;
 use crate::tools::{self, FoundTool};
 use crate::uid_lock::UidLock;
@@ -64,6 +64,7 @@ const ROTATION_PAUSE: Duration = Duration::from_secs(10);
 
 /// A worker, ready to run.
 pub struct Worker {
+    host: Arc<dyn Host>,
     config: WorkerConfig,
     control: Arc<dyn ControlPlane>,
     queue: Arc<dyn JobQueue>,
@@ -79,10 +80,18 @@ impl std::fmt::Debug for Worker {
 impl Worker {
     /// A worker with the shipped executors.
     pub fn new(config: WorkerConfig, control: impl ControlPlane, queue: Arc<dyn JobQueue>) -> Self {
-        Self { config, control: Arc::new(control), queue, executors: BTreeMap::new() }
+        let host = Arc::new(Machine);
+        Self { host, config, control: Arc::new(control), queue, executors: BTreeMap::new() }
             .executor(TerraformExecutor::terraform())
             .executor(TerraformExecutor::tofu())
             .executor(AnsibleExecutor)
+    }
+
+    /// The machine it is on; the one this process runs on, unless set.
+    #[must_use]
+    pub fn host(mut self, host: impl Host) -> Self {
+        self.host = Arc::new(host);
+        self
     }
 
     /// Adds an executor, or replaces the one for its tool.
@@ -99,31 +108,33 @@ impl Worker {
     /// [`WorkerError`]: what is wrong with the machine, the configuration or the credentials. An unreachable
     /// coordinator is waited for.
     pub async fn start(self, shutdown: Shutdown) -> Result<Started, WorkerError> {
-        let Self { config, control, queue, executors } = self;
+        let Self { host, config, control, queue, executors } = self;
         if let Tools::Explicit(tools) = &config.tools
             && let Some(tool) = tools.keys().find(|tool| !executors.contains_key(tool))
         {
             return Err(WorkerError::NoExecutor { tool: *tool });
         }
-        let sandbox = Sandbox::new(config.isolation, config.helper.clone())?;
+        let processes = host.processes(config.isolation, config.helper.clone())?;
         let uid_lock = match config.isolation {
             Isolation::Uid { uid, .. } => Some(UidLock::acquire(&config.uid_lock_dir, uid)?),
             Isolation::UnsafeNone => None,
         };
-        let found_at_start = sandbox.sweep().await;
+        let found_at_start = processes.sweep().await;
         if found_at_start == Cleanup::Dirty {
             return Err(WorkerError::DirtyUid);
         }
-        durable::private_dir(&config.state_dir).map_err(at(&config.state_dir))?;
-        let state_lock = durable::try_lock_dir(&config.state_dir)
+        let disk = host.disk();
+        disk.private_dir(&config.state_dir).map_err(at(&config.state_dir))?;
+        let state_lock = disk
+            .lock(&config.state_dir)
             .map_err(at(&config.state_dir))?
             .ok_or_else(|| WorkerError::StateDirInUse { path: config.state_dir.clone() })?;
-        let identity = Arc::new(Identity::load(&config.state_dir)?);
-        let journal = Journal::open(&config.state_dir)?;
-        let unsaved = Unsaved::open(&config.state_dir)?;
+        let identity = Arc::new(Identity::load(&*host, &config.state_dir)?);
+        let journal = Journal::open(Arc::clone(&disk), &config.state_dir)?;
+        let unsaved = Unsaved::open(disk, &config.state_dir)?;
         let scratch = Scratch::make(&config)?;
         workspace::remove_leftovers(&config.workspace_root).map_err(at(&config.workspace_root))?;
-        let tools = tools::find(&config.tools, &sandbox, &scratch.0).await?;
+        let tools = tools::find(&config.tools, &*processes, &scratch.0).await?;
         drop(scratch);
         if config.isolation == Isolation::UnsafeNone {
             tracing::warn!("UNSAFE: this worker runs tools without isolation; only for local development");
@@ -135,16 +146,17 @@ impl Worker {
             unsafe_no_isolation: config.isolation == Isolation::UnsafeNone,
             enrollment_token: config.enrollment_token.clone(),
         };
-        let link = open_link(control, &identity, introduction, &shutdown.drain).await?;
+        let link = open_link(&*host, control, &identity, introduction, &shutdown.drain).await?;
         tracing::info!(worker = %link.worker, tools = ?tools.keys().collect::<Vec<_>>(), "registered");
         let running = Arc::new(Running {
+            host,
             config,
             link: Arc::new(link),
             identity,
             journal,
             unsaved,
             found_at_start,
-            sandbox,
+            processes,
             tools,
             executors,
             holdings: Holdings::default(),
@@ -191,14 +203,17 @@ impl Drop for Scratch {
 }
 
 async fn open_link(
+    host: &dyn Host,
     control: Arc<dyn ControlPlane>,
     identity: &Arc<Identity>,
     introduction: Introduction,
     stop: &CancellationToken,
 ) -> Result<Link, WorkerError> {
-    let mut pause = Pause::default();
+    let mut pause = Pause::new(host.entropy());
     loop {
-        match Link::open(Arc::clone(&control), Arc::clone(identity), introduction.clone()).await {
+        match Link::open(host.entropy(), Arc::clone(&control), Arc::clone(identity), introduction.clone())
+            .await
+        {
             Err(WorkerError::Control(ControlError::Unavailable(error))) => {
                 tracing::warn!(%error, "the coordinator is not available; trying again");
                 if !pause.wait(stop).await {
@@ -219,6 +234,7 @@ pub struct Started {
 
 /// Everything a registered worker works with.
 pub(crate) struct Running {
+    pub(crate) host: Arc<dyn Host>,
     pub(crate) config: WorkerConfig,
     pub(crate) link: Arc<Link>,
     pub(crate) identity: Arc<Identity>,
@@ -226,7 +242,7 @@ pub(crate) struct Running {
     pub(crate) unsaved: Unsaved,
     /// What the sweep at the start could say of what earlier workers left running.
     pub(crate) found_at_start: Cleanup,
-    pub(crate) sandbox: Sandbox,
+    pub(crate) processes: Arc<dyn Processes>,
     pub(crate) tools: BTreeMap<Tool, FoundTool>,
     pub(crate) executors: BTreeMap<Tool, Arc<dyn Executor>>,
     pub(crate) holdings: Holdings,
@@ -234,7 +250,7 @@ pub(crate) struct Running {
     orders: watch::Sender<Orders>,
     pub(crate) draining: CancellationToken,
     _uid_lock: Option<UidLock>,
-    _state_lock: DirLock,
+    _state_lock: Guard,
 }
 
 /// The claimed attempts that heartbeats name.
@@ -327,12 +343,12 @@ impl Running {
     /// Watches for orders, so that a cancel arrives at once and not with the next heartbeat.
     async fn watch_orders(&self) {
         let never = CancellationToken::new();
-        let mut pause = Pause::default();
+        let mut pause = self.link.pause();
         loop {
             let known = self.orders.borrow().clone();
             match self.link.orders(&known).await {
                 Ok(orders) => {
-                    pause = Pause::default();
+                    pause.reset();
                     self.take_orders(orders);
                 }
                 Err(error) => {
@@ -358,7 +374,7 @@ impl Started {
     /// that could not be delivered stay in the journal.
     pub async fn run(self) -> Result<(), WorkerError> {
         let Self { running, queue, shutdown } = self;
-        let _heartbeat = HeartbeatThread::start(Arc::clone(&running))?;
+        let _heartbeat = Heartbeats::start(Arc::clone(&running))?;
         let out_of_service = &running.link.out_of_service;
         let ends = Ends { taking: CancellationToken::new(), waiting: CancellationToken::new() };
         // Dropped with this future, however it ends: nothing of this worker outlives it.
@@ -396,6 +412,7 @@ struct Ends {
 
 async fn either(one: CancellationToken, other: CancellationToken, end: CancellationToken) {
     tokio::select! {
+        biased;
         () = one.cancelled() => {}
         () = other.cancelled() => {}
     }
@@ -404,7 +421,7 @@ async fn either(one: CancellationToken, other: CancellationToken, end: Cancellat
 
 async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Result<(), WorkerError> {
     running.recover(&ends.taking).await?;
-    let mut pause = Pause::default();
+    let mut pause = running.link.pause();
     let mut rotation_pause = tokio::time::Instant::now();
     loop {
         let subscribed = tokio::select! {
@@ -422,7 +439,7 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Resu
                 continue;
             }
         };
-        pause = Pause::default();
+        pause.reset();
         loop {
             let mut next = stream.next();
             let delivery = loop {
@@ -452,6 +469,7 @@ async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Resu
             failpoint::reach(Failpoint::JobTaken);
             // Beside each other: a queue that does not answer must not keep a stop from reaching the tool.
             let verdict = tokio::select! {
+                biased;
                 verdict = running.deal_with(&job, &ends.taking, &ends.waiting) => verdict?,
                 never = keep_in_progress(&*delivery) => match never {},
             };

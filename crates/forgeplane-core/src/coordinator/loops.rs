@@ -214,6 +214,7 @@ impl Coordinator {
         let mut known = None;
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(FOREIGN) => {}
             }
@@ -294,6 +295,7 @@ impl Coordinator {
                 }
             }
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 _ = tokio::time::timeout(REPAIR, events.changed()) => {}
             }
@@ -353,6 +355,7 @@ async fn woken<F, Fut>(
             Err(error) => tracing::warn!(loop_name = name, %error, "a step failed; it will be tried again"),
         }
         tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             () = wake.notified() => {}
             () = tokio::time::sleep(every) => {}

@@ -166,6 +166,7 @@ impl JobStream for OutboxStream {
                     }));
                 }
                 Err(again) => tokio::select! {
+                    biased;
                     // The sender lives as long as the queue that made this stream, and a wake-up is only a hint.
                     _ = self.jobs.changed() => {}
                     () = self.places.changed.notified() => {}

@@ -172,6 +172,7 @@ impl JobStream for MemoryStream {
                 }
                 Err(None) => self.line.changed.notified().await,
                 Err(Some(ready_at)) => tokio::select! {
+                    biased;
                     () = self.line.changed.notified() => {}
                     () = tokio::time::sleep_until(ready_at) => {}
                 },

@@ -34,10 +34,11 @@ use tokio_util::sync::CancellationToken;
 pub use ansible::AnsibleExecutor;
 pub use terraform::TerraformExecutor;
 
+use crate::host::{Process, Processes};
 use crate::link::Link;
 use crate::logs::LogWriter;
 use crate::retry::while_unavailable;
-use crate::sandbox::{CommandSpec, Exit, Running, Sandbox, SandboxError};
+use crate::sandbox::{CommandSpec, Exit, SandboxError};
 use crate::state_server::StateServer;
 use crate::stop::StopLatch;
 use crate::tools::FoundTool;
@@ -150,7 +151,7 @@ pub struct Execution<'a> {
     pub lock_file: Option<&'a Bytes>,
     pub(crate) secrets: &'a [GrantedSecret],
     pub(crate) state: Option<&'a StateServer>,
-    pub(crate) sandbox: &'a Sandbox,
+    pub(crate) processes: &'a dyn Processes,
     pub(crate) log: &'a LogWriter,
     pub(crate) stop: &'a StopLatch,
     pub(crate) link: &'a Link,
@@ -243,12 +244,12 @@ impl Execution<'_> {
     ) -> Result<Exit, ExecutionError> {
         let mut running = self.spawn(args, env, cwd).await?;
         let pumps = [
-            running.take_stdout().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stdout, pipe))),
-            running.take_stderr().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stderr, pipe))),
+            running.stdout().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stdout, pipe))),
+            running.stderr().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stderr, pipe))),
         ];
-        let exit = self.watch(&mut running).await;
+        let exit = self.watch(&mut *running).await;
         // A child of the tool may hold a pipe open: the command ends at its exit, not at the end of its pipes.
-        self.sandbox.sweep().await;
+        self.processes.sweep().await;
         for mut pump in pumps.into_iter().flatten() {
             if tokio::time::timeout(DRAIN, &mut pump).await.is_err() {
                 pump.abort();
@@ -272,8 +273,8 @@ impl Execution<'_> {
     ) -> Result<(Exit, Vec<u8>), ExecutionError> {
         let mut running = self.spawn(args, env, cwd).await?;
         let stderr =
-            running.take_stderr().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stderr, pipe)));
-        let stdout = running.take_stdout();
+            running.stderr().map(|pipe| tokio::spawn(pump(self.log.clone(), LogStream::Stderr, pipe)));
+        let stdout = running.stdout();
         let reading = async {
             let mut output = Vec::new();
             if let Some(pipe) = stdout {
@@ -281,12 +282,12 @@ impl Execution<'_> {
             }
             Ok::<_, std::io::Error>(output)
         };
-        let both = async { tokio::join!(reading, self.watch(&mut running)) };
+        let both = async { tokio::join!(reading, self.watch(&mut *running)) };
         let ended = tokio::time::timeout(timeout, both).await;
         if ended.is_err() {
             running.kill();
         }
-        self.sandbox.sweep().await;
+        self.processes.sweep().await;
         if let Some(stderr) = stderr {
             stderr.abort();
         }
@@ -311,21 +312,23 @@ impl Execution<'_> {
         args: &[OsString],
         env: Vec<(OsString, OsString)>,
         cwd: &Path,
-    ) -> Result<Running, ExecutionError> {
+    ) -> Result<Box<dyn Process>, ExecutionError> {
         if let Some(cause) = self.stop.cause() {
             self.stopped_by.get_or_insert(cause);
             return Err(ExecutionError::Stopped(None));
         }
         let spec =
             CommandSpec { program: self.tool.path.clone(), args: args.to_vec(), env, cwd: cwd.to_owned() };
-        let running = self.sandbox.spawn(spec).await?;
+        let running = self.processes.spawn(spec).await?;
         self.started = true;
         failpoint::reach(Failpoint::ToolStarted);
         Ok(running)
     }
 
-    async fn watch(&mut self, running: &mut Running) -> Result<Exit, SandboxError> {
+    async fn watch(&mut self, running: &mut dyn Process) -> Result<Exit, SandboxError> {
         tokio::select! {
+            // An end that came first counts, also if a stop has come since.
+            biased;
             exit = running.wait() => return exit,
             cause = self.stop.stopped() => {
                 self.stopped_by.get_or_insert(cause);
@@ -374,8 +377,10 @@ impl Execution<'_> {
     pub async fn publish(&mut self, kind: ArtifactKind, bytes: Vec<u8>) -> Result<Digest, ExecutionError> {
         let digest = Digest::of(&bytes);
         let upload = ArtifactUpload { claim: self.claim, kind, digest, bytes: bytes.into() };
-        while_unavailable("publish an artifact", self.waiting, || self.link.put_artifact(upload.clone()))
-            .await?;
+        while_unavailable(self.link.pause(), "publish an artifact", self.waiting, || {
+            self.link.put_artifact(upload.clone())
+        })
+        .await?;
         self.artifacts.insert(kind, digest);
         Ok(digest)
     }
