@@ -87,7 +87,7 @@ async fn ended(coordinator: &Coordinator, caller: &Caller, run: Run) -> Run {
             assert_eq!(now.status, RunStatus::Succeeded, "{:?}", now.error);
             return now;
         }
-        events.changed().await.unwrap();
+        events.changed().await;
     }
 }
 

@@ -17,7 +17,7 @@ const USAGE: &str = "usage: cargo xtask <task>
                  2 coordinators, PostgreSQL, NATS with TLS and 3 workers, one of each killed on the way
   test           format, lints, docs, all tests and doctests, the demos
   soak --minutes N
-                 crashes in pairs, the model and random commands, for about N minutes
+                 the simulation, the model, crashes in pairs and random commands, for about N minutes
   openapi        write crates/forgeplane-server/openapi.json anew";
 
 fn main() -> ExitCode {

@@ -39,29 +39,42 @@ pub fn run() -> Result<()> {
     demo::run(&demo::Options { built: true, distributed: true, ..demo::Options::default() })
 }
 
-/// `cargo xtask soak`: a third of the time each for the model, for pairs of crashes, and for random commands.
+/// `cargo xtask soak`: a quarter of the time each for the simulation, the model, pairs of crashes, and random commands.
+/// Every part runs, also after another one has failed; the last lines say how each went.
 pub fn soak(minutes: &str) -> Result<()> {
     let minutes: u64 = minutes.parse().map_err(|_| format!("`--minutes {minutes}` is not a number"))?;
-    let third = (minutes / 3).max(1);
+    let quarter = (minutes / 4).max(1);
     needs()?;
     execute(cargo().args(["build", "--workspace", "--bins"]))?;
     let services = services()?;
-    for (package, filter) in [
-        ("forgeplane-sim", "everything_together"),
-        ("forgeplane-coordinator", "a17_pairs_of_crashes_are_survived"),
-        ("forgeplane-core", "no_sequence_of_commands_breaks_an_invariant"),
+    let mut report = Vec::new();
+    let mut part = |name: &'static str, command: &mut Command| {
+        let began = std::time::Instant::now();
+        let result = execute(command);
+        report.push((name, began.elapsed().as_secs(), result));
+    };
+    let mut simulation = cargo();
+    simulation.args(["run", "--release", "--package", "forgeplane-sim", "--", "--minutes"]);
+    part("simulation", simulation.arg(quarter.to_string()));
+    for (name, package, filter) in [
+        ("model", "forgeplane-sim", "everything_together"),
+        ("pairs of crashes", "forgeplane-coordinator", "a17_pairs_of_crashes_are_survived"),
+        ("random commands", "forgeplane-core", "no_sequence_of_commands_breaks_an_invariant"),
     ] {
         let mut command = cargo();
         command
             .args(["test", "--package", package, "--tests", filter, "--", "--nocapture"])
             .envs(services.clone())
-            .env("FORGEPLANE_SOAK_MINUTES", third.to_string())
+            .env("FORGEPLANE_SOAK_MINUTES", quarter.to_string())
             // About what a minute takes.
-            .env("PROPTEST_CASES", (third * 2_000).to_string());
-        execute(&mut command)?;
+            .env("PROPTEST_CASES", (quarter * 2_000).to_string());
+        part(name, &mut command);
     }
-    println!("\nsoak passed: {minutes} minutes, no violation");
-    Ok(())
+    println!("\nsoak:");
+    for (name, seconds, result) in &report {
+        println!("  {name}: {}, {seconds} s", if result.is_ok() { "no violation" } else { "FAILED" });
+    }
+    report.into_iter().try_for_each(|(_, _, result)| result)
 }
 
 /// The programs that tests start, and the variables that name them.

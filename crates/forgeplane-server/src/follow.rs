@@ -9,10 +9,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use forgeplane_core::coordinator::Listener;
 use forgeplane_core::id::RunId;
 use futures_util::stream::{Stream, unfold};
 use serde::Serialize;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::App;
@@ -35,8 +35,8 @@ pub(crate) struct Follower {
     pub(crate) who: Who,
     /// Of the request that opened the stream, for a problem that ends it.
     pub(crate) request_id: String,
-    events: watch::Receiver<u64>,
-    logs: watch::Receiver<u64>,
+    events: Listener,
+    logs: Listener,
     checked: Instant,
     ready: VecDeque<SseEvent>,
     done: bool,
@@ -104,13 +104,13 @@ impl Follower {
     async fn pause(&mut self, for_logs: bool) {
         let logs = async {
             if for_logs {
-                let _ = self.logs.changed().await;
+                self.logs.changed().await;
             } else {
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            _ = self.events.changed() => {}
+            () = self.events.changed() => {}
             () = logs => {}
             () = tokio::time::sleep(REPAIR) => {}
             () = self.app.shutdown.cancelled() => {}

@@ -4,6 +4,8 @@
 //! everything, lets workers crash with and without their journal, leases expire, operators decide, and visits every
 //! state that can be reached. The invariants are those of `protocol.md` 1.12.
 //!
+//! [`simulation`] runs the production coordinator and the production worker in a world that is made up from a seed.
+//!
 //! ```
 //! use forgeplane_sim::model::{Limits, Protocol};
 //! use stateright::{Checker, Model};
@@ -14,3 +16,4 @@
 #![forbid(unsafe_code)]
 
 pub mod model;
+pub mod simulation;

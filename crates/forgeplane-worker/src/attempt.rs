@@ -63,6 +63,9 @@ impl Running {
         if let Some(entry) = self.journal.find(job.fence)? {
             return Ok(self.settle(&entry, stop).await?.into());
         }
+        if !self.knows_its_key().await? {
+            return Ok(Verdict::Again);
+        }
         let of = AttemptRef { attempt: job.attempt, fence: job.fence };
         let bundle = match while_unavailable(self.link.pause(), "fetch the bundle", taking, || {
             self.link.bundle(of)
@@ -108,6 +111,22 @@ impl Running {
             tracing::error!(%error, "a workspace could not be removed; the next start of the worker tries again");
         }
         verdict
+    }
+
+    /// Ends a replacement of the key that was begun. As long as its answer is missing, the coordinator may have the next
+    /// key already, and would believe nothing that the old one signs.
+    async fn knows_its_key(&self) -> Result<bool, WorkerError> {
+        if self.identity.next_key()?.is_none() {
+            return Ok(true);
+        }
+        match self.link.replace_key().await {
+            Ok(()) => Ok(true),
+            Err(WorkerError::Control(error)) => {
+                tracing::warn!(%error, "which key is in force is not known; nothing is begun before it is");
+                Ok(false)
+            }
+            Err(local) => Err(local),
+        }
     }
 
     fn usable_tool(&self, snapshot: &Snapshot) -> Result<&FoundTool, NoStart> {

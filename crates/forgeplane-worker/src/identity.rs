@@ -94,16 +94,19 @@ impl Identity {
     /// Begins a replacement, or goes on with the one that was begun.
     pub(crate) fn make_next_key(&self) -> Result<SigningKey, WorkerError> {
         match self.next_key()? {
-            Some(key) => Ok(key),
+            Some(key) => {
+                // Its sync may have failed.
+                durable::sync_parent(&*self.disk, &self.next).map_err(at(&self.next))?;
+                Ok(key)
+            }
             None => make(&*self.disk, &*self.entropy, &self.next),
         }
     }
 
-    /// Ends a replacement: the next key is the one in force.
+    /// Ends a replacement: the next key is the one in force, whether or not the disk takes that.
     pub(crate) fn adopt(&self, next: SigningKey) -> Result<(), WorkerError> {
-        durable::rename(&*self.disk, &self.next, &self.path).map_err(at(&self.path))?;
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = next;
-        Ok(())
+        durable::rename(&*self.disk, &self.next, &self.path).map_err(at(&self.path))
     }
 
     /// Pins the coordinator's key at the first registration and refuses any other one later.

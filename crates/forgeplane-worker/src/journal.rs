@@ -80,7 +80,7 @@ impl Journal {
     pub(crate) fn open(disk: Arc<dyn Disk>, state_dir: &Path) -> Result<Self, WorkerError> {
         let (directory, rejected) = (state_dir.join("journal"), state_dir.join("rejected"));
         for dir in [&directory, &rejected] {
-            disk.private_dir(dir).map_err(at(dir))?;
+            durable::private_dir(&*disk, dir).map_err(at(dir))?;
         }
         Ok(Self { disk, directory, rejected })
     }

@@ -19,7 +19,7 @@ pub(crate) struct Unsaved {
 impl Unsaved {
     pub(crate) fn open(disk: Arc<dyn Disk>, state_dir: &Path) -> Result<Self, WorkerError> {
         let directory = state_dir.join("unsaved");
-        disk.private_dir(&directory).map_err(at(&directory))?;
+        durable::private_dir(&*disk, &directory).map_err(at(&directory))?;
         Ok(Self { disk, directory })
     }
 

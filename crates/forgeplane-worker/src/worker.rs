@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Verdict;
 use crate::config::{Tools, WorkerConfig};
+use crate::durable;
 use crate::error::{WorkerError, at};
 use crate::executor::{AnsibleExecutor, Executor, TerraformExecutor};
 use crate::heartbeat::Heartbeats;
@@ -124,7 +125,7 @@ impl Worker {
             return Err(WorkerError::DirtyUid);
         }
         let disk = host.disk();
-        disk.private_dir(&config.state_dir).map_err(at(&config.state_dir))?;
+        durable::private_dir(&*disk, &config.state_dir).map_err(at(&config.state_dir))?;
         let state_lock = disk
             .lock(&config.state_dir)
             .map_err(at(&config.state_dir))?

@@ -72,7 +72,7 @@ pub use logs::LogSlice;
 pub use loops::Loops;
 pub use outbox_queue::OutboxQueue;
 pub use runs::{Explanation, NewRun, RunView};
-pub use signals::Signals;
+pub use signals::{Listener, Signals};
 pub use state::Output;
 pub use templates::{PushTemplate, TemplateView};
 pub use workers::WorkerView;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::signals::Signals;
+use super::signals::{Listener, Signals};
 use crate::id::{OutboxId, WorkerId};
 use crate::model::{Changeset, Job, OutboxMessage};
 use crate::ports::{
@@ -145,7 +145,7 @@ impl Places {
 struct OutboxStream {
     store: Arc<dyn Store>,
     worker: WorkerId,
-    jobs: watch::Receiver<u64>,
+    jobs: Listener,
     places: Arc<Places>,
 }
 
@@ -167,8 +167,7 @@ impl JobStream for OutboxStream {
                 }
                 Err(again) => tokio::select! {
                     biased;
-                    // The sender lives as long as the queue that made this stream, and a wake-up is only a hint.
-                    _ = self.jobs.changed() => {}
+                    () = self.jobs.changed() => {}
                     () = self.places.changed.notified() => {}
                     () = tokio::time::sleep_until(again) => {}
                 },

@@ -211,7 +211,7 @@ impl Coordinator {
                 return Ok(orders);
             }
             match tokio::time::timeout_at(deadline, events.changed()).await {
-                Ok(Ok(())) => {}
+                Ok(()) => {}
                 _ => return Ok(orders),
             }
         }

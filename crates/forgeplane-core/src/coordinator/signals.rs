@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, broadcast};
 
 use crate::model::{Changeset, Record};
 
@@ -11,9 +11,9 @@ use crate::model::{Changeset, Record};
 pub struct Signals {
     pub(super) schedule: Arc<Notify>,
     pub(super) outbox: Arc<Notify>,
-    events: watch::Sender<u64>,
-    logs: watch::Sender<u64>,
-    jobs: watch::Sender<u64>,
+    events: broadcast::Sender<()>,
+    logs: broadcast::Sender<()>,
+    jobs: broadcast::Sender<()>,
 }
 
 impl Default for Signals {
@@ -21,33 +21,58 @@ impl Default for Signals {
         Self {
             schedule: Arc::default(),
             outbox: Arc::default(),
-            events: watch::Sender::new(0),
-            logs: watch::Sender::new(0),
-            jobs: watch::Sender::new(0),
+            events: broadcast::Sender::new(1),
+            logs: broadcast::Sender::new(1),
+            jobs: broadcast::Sender::new(1),
         }
     }
+}
+
+/// Waits for wake-ups of one kind. Listeners are woken in the order in which they began to wait.
+#[derive(Debug)]
+pub struct Listener(broadcast::Receiver<()>);
+
+impl Listener {
+    /// Waits until there was a wake-up since the last one that was seen. Dropping the future loses nothing.
+    pub async fn changed(&mut self) {
+        match self.0.recv().await {
+            Ok(()) | Err(broadcast::error::RecvError::Lagged(_)) => self.mark_unchanged(),
+            // Whoever would wake is gone.
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
+
+    /// Whatever came until now is seen.
+    pub fn mark_unchanged(&mut self) {
+        self.0 = self.0.resubscribe();
+    }
+}
+
+fn wake(listeners: &broadcast::Sender<()>) {
+    // An error says that nobody listens.
+    let _ = listeners.send(());
 }
 
 impl Signals {
     /// Changes whenever events were committed.
     #[must_use]
-    pub fn events(&self) -> watch::Receiver<u64> {
-        self.events.subscribe()
+    pub fn events(&self) -> Listener {
+        Listener(self.events.subscribe())
     }
 
     /// Changes whenever log chunks were committed.
     #[must_use]
-    pub fn logs(&self) -> watch::Receiver<u64> {
-        self.logs.subscribe()
+    pub fn logs(&self) -> Listener {
+        Listener(self.logs.subscribe())
     }
 
     /// Changes whenever something was written to the outbox.
-    pub(super) fn jobs(&self) -> watch::Receiver<u64> {
-        self.jobs.subscribe()
+    pub(super) fn jobs(&self) -> Listener {
+        Listener(self.jobs.subscribe())
     }
 
     pub(super) fn wake_jobs(&self) {
-        self.jobs.send_modify(|n| *n += 1);
+        wake(&self.jobs);
     }
 
     /// Whether somebody follows a log.
@@ -56,13 +81,13 @@ impl Signals {
     }
 
     pub(super) fn wake_log_followers(&self) {
-        self.logs.send_modify(|n| *n += 1);
+        wake(&self.logs);
     }
 
     /// Another coordinator committed events. It wakes its own loops; followers, and workers that wait for orders or
     /// jobs, may be connected here.
     pub(super) fn observe_foreign(&self) {
-        self.events.send_modify(|n| *n += 1);
+        wake(&self.events);
         self.wake_jobs();
     }
 
@@ -76,10 +101,10 @@ impl Signals {
             self.schedule.notify_one();
         }
         if changes.events {
-            self.events.send_modify(|n| *n += 1);
+            wake(&self.events);
         }
         if changes.logs {
-            self.logs.send_modify(|n| *n += 1);
+            wake(&self.logs);
         }
     }
 }

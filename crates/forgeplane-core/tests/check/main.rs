@@ -9,7 +9,7 @@ mod planted;
 use forgeplane_core::check::{Report, check};
 use forgeplane_core::digest::Digest;
 use forgeplane_core::model::*;
-use forgeplane_core::ports::StoreExt as _;
+use forgeplane_core::ports::{Store as _, StoreExt as _};
 use planted::Planted;
 use support::*;
 
@@ -168,10 +168,8 @@ async fn i12_something_else_was_approved() {
     let it = lived().await;
     let approval = it.applied.approval.unwrap();
     let approval = it.world.store.get_as::<Approval>(approval).await.unwrap().unwrap().value;
-    let late = Some(it.world.now() + std::time::Duration::from_secs(60));
     let changes = [
         Approval { plan_digest: Some(Digest::of(b"other")), ..approval.clone() },
-        Approval { closed_at: late, ..approval.clone() },
         Approval { status: ApprovalStatus::Pending, ..approval },
     ];
     for changed in changes {
@@ -180,6 +178,36 @@ async fn i12_something_else_was_approved() {
         assert_eq!(it.applied.approval, Some(changed.id));
         assert_eq!(it.with(changed).await, ["I12"]);
     }
+}
+
+#[tokio::test]
+async fn i12_c3_what_came_first_is_told_by_events_and_not_by_a_clock_that_may_jump() {
+    let it = lived().await;
+    let approval = it.applied.approval.unwrap();
+    let approval = it.world.store.get_as::<Approval>(approval).await.unwrap().unwrap().value;
+    let late = Some(it.world.now() + std::time::Duration::from_secs(60));
+    assert_eq!(lived().await.with(Approval { closed_at: late, ..approval }).await, [""; 0]);
+
+    let event = |kind, run_seq| Event {
+        seq: 0,
+        project: Some(it.applied.project),
+        run: Some(it.applied.id),
+        run_seq,
+        kind,
+        actor: Actor::System { part: "test".into() },
+        at: it.world.now(),
+        data: Object::new(),
+    };
+    let last = it.applied.last_event;
+    let events = vec![event(EventKind::ApprovalPending, last + 1), event(EventKind::RunRunning, last + 2)];
+    it.world.store.commit(vec![Changeset { events, ..Changeset::default() }]).await.unwrap()[0]
+        .as_ref()
+        .unwrap();
+    let violations = it.check().await.violations;
+    assert!(
+        violations.iter().any(|v| v.detail.contains("claimed before it was approved")),
+        "{violations:#?}"
+    );
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use forgeplane_core::ports::*;
 use forgeplane_core::rules::Settings;
 use tokio::sync::Notify;
 
-use crate::support::{House, name, terraform};
+use crate::support::{House, PATIENCE, name, terraform};
 
 /// A control plane that loses answers.
 pub struct Lossy {
@@ -275,10 +275,26 @@ async fn a_key_is_replaced_on_the_administrators_word_whatever_answer_is_lost() 
     let second = changed(first).await;
     house.must_succeed(house.create(Operation::PlanOnly).await).await;
 
+    // Committed, but the worker does not hear of it: as long as it does not know which key counts, it begins nothing.
+    lossy.lost_rotations.store(1_000, Ordering::SeqCst);
+    house.coordinator.rotate_worker_key(&house.alice, "w1").await.unwrap();
+    let unheard = changed(second).await;
+    let run = house.create(Operation::PlanOnly).await;
+    let asked_again = async {
+        while lossy.lost_rotations.load(Ordering::SeqCst) > 998 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asked_again).await.expect("the worker asks which key is in force");
+    assert!(house.view(run).await.attempts[0].claim.is_none());
+    lossy.lost_rotations.store(0, Ordering::SeqCst);
+    house.must_succeed(run).await;
+    assert_eq!(house.outcome(run).await.outcome, OutcomeKind::Succeeded);
+
     // Committed, but the worker does not hear of it and ends.
     lossy.lost_rotations.store(usize::MAX, Ordering::SeqCst);
     house.coordinator.rotate_worker_key(&house.alice, "w1").await.unwrap();
-    let third = changed(second).await;
+    let third = changed(unheard).await;
     assert!(config.state_dir.join("identity-next.key").exists());
     worker.crash().await;
     let _worker = house.worker_with(config.clone(), house.coordinator.in_process()).await;

@@ -23,7 +23,7 @@ use forgeplane_worker::{Shutdown, Tools, Worker, WorkerConfig, WorkerError};
 use tokio::task::JoinHandle;
 
 /// How long a test waits for something that must happen; only a failing test waits that long.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A coordinator and the people who use it.
 pub struct House {
@@ -166,7 +166,7 @@ impl House {
                 if holds(&view) {
                     return view;
                 }
-                events.changed().await.unwrap();
+                events.changed().await;
             }
         };
         match tokio::time::timeout(PATIENCE, waiting).await {
@@ -230,7 +230,7 @@ impl House {
         let mut logs = self.coordinator.signals().logs();
         let waiting = async {
             while !self.log(run).await.contains(text) {
-                logs.changed().await.unwrap();
+                logs.changed().await;
             }
         };
         if tokio::time::timeout(PATIENCE, waiting).await.is_err() {

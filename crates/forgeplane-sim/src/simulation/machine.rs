@@ -1,0 +1,125 @@
+//! The machine of one worker: its disk, its clock, its tools.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use axum::Router;
+use forgeplane_core::evidence::Cleanup;
+use forgeplane_core::ports::{Clock, Entropy};
+use forgeplane_worker::host::{Disk, Guard, Host, Process, Processes, Service};
+use forgeplane_worker::sandbox::{CommandSpec, Isolation, SandboxError};
+use futures_util::future::BoxFuture;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::disk::SimDisk;
+use super::life::Life;
+use super::tool::{Running, Tool};
+use super::world::World;
+
+/// One life of a worker's machine.
+#[derive(Clone)]
+pub(super) struct SimMachine {
+    pub(super) world: Arc<World>,
+    pub(super) life: Life,
+    pub(super) disk: SimDisk,
+    pub(super) services: Services,
+}
+
+/// HTTP services of a machine, by address.
+#[derive(Clone, Default)]
+pub(super) struct Services(Arc<Mutex<BTreeMap<String, Router>>>);
+
+impl Services {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Router>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The service at an address, if something listens there.
+    pub(super) fn at(&self, url: &str) -> Option<Router> {
+        self.all().get(url).cloned()
+    }
+}
+
+/// Stops listening when dropped.
+struct Listening(Services, String);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.all().remove(&self.1);
+    }
+}
+
+/// The world's clock and dice, as ports.
+struct Shared(Arc<World>);
+
+impl Clock for Shared {
+    fn now(&self) -> forgeplane_core::Timestamp {
+        self.0.now()
+    }
+}
+
+impl Entropy for Shared {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.fate.fill(bytes);
+    }
+}
+
+/// The world's clock.
+pub(super) fn clock(world: &Arc<World>) -> impl Clock + use<> {
+    Shared(Arc::clone(world))
+}
+
+/// The world's random numbers.
+pub(super) fn entropy(world: &Arc<World>) -> impl Entropy + use<> {
+    Shared(Arc::clone(world))
+}
+
+#[async_trait]
+impl Host for SimMachine {
+    fn disk(&self) -> Arc<dyn Disk> {
+        Arc::new(self.disk.clone())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(clock(&self.world))
+    }
+
+    fn entropy(&self) -> Arc<dyn Entropy> {
+        Arc::new(entropy(&self.world))
+    }
+
+    fn processes(&self, _: Isolation, _: Option<PathBuf>) -> Result<Arc<dyn Processes>, SandboxError> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    fn aside(&self, _: &str, work: BoxFuture<'static, ()>) -> io::Result<Guard> {
+        Ok(Box::new(AbortOnDropHandle::new(self.life.spawn(work))))
+    }
+
+    async fn serve(&self, router: Router) -> io::Result<Service> {
+        self.life.pass().await;
+        let mut services = self.services.all();
+        let url = format!("http://sim-{}", self.world.fate.below(u64::MAX));
+        services.insert(url.clone(), router);
+        Ok(Service { guard: Box::new(Listening(self.services.clone(), url.clone())), url })
+    }
+}
+
+#[async_trait]
+impl Processes for SimMachine {
+    async fn spawn(&self, spec: CommandSpec) -> Result<Box<dyn Process>, SandboxError> {
+        self.life.pass().await;
+        let running: Running = Tool::start(self.clone(), spec);
+        // Killed when the tool runs already, before the worker knows.
+        self.life.pass().await;
+        Ok(Box::new(running))
+    }
+
+    async fn sweep(&self) -> Cleanup {
+        self.life.pass().await;
+        Cleanup::Clean
+    }
+}
