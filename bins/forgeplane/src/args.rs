@@ -490,6 +490,14 @@ pub enum WorkerCommand {
         /// Name or id
         worker: String,
     },
+    /// Accept that the store has lost the attempts which a worker names and the store does not know; scheduling goes on
+    AcceptLoss {
+        /// Name or id
+        worker: String,
+        /// Why
+        #[arg(long)]
+        reason: String,
+    },
     /// Kill a worker's credential
     Disconnect {
         /// Name or id

@@ -16,6 +16,11 @@ fn text(value: impl ToString) -> Value {
     Value::Text(Some(value.to_string()))
 }
 
+/// As the database counts; what it cannot count to is in no row.
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 /// The query of a lookup.
 pub(crate) fn lookup(lookup: &Lookup) -> Query {
     let (kind, filter, values) = match lookup {
@@ -33,6 +38,9 @@ pub(crate) fn lookup(lookup: &Lookup) -> Query {
         Lookup::WorkerNamed(name) => (Kind::Worker, "name = $1", vec![text(name)]),
         Lookup::WorkerSession(hash) => (Kind::Worker, "session = $1", vec![text(hash)]),
         Lookup::EnrollmentHash(hash) => (Kind::Enrollment, "hash = $1", vec![text(hash)]),
+        Lookup::AttemptFence(fence) => {
+            (Kind::Attempt, "fence = $1", vec![Value::Number(Some(whole(fence.0)))])
+        }
     };
     Query { kind, sql: format!("SELECT version, doc FROM {} WHERE {filter}", table(kind)), values }
 }

@@ -17,6 +17,11 @@ fn text(value: impl ToString) -> Value {
     Value::Text(value.to_string())
 }
 
+/// As the database counts; what it cannot count to is in no row.
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 /// The query of a lookup.
 pub(crate) fn lookup(lookup: &Lookup) -> Query {
     let (kind, filter, values) = match lookup {
@@ -34,6 +39,7 @@ pub(crate) fn lookup(lookup: &Lookup) -> Query {
         Lookup::WorkerNamed(name) => (Kind::Worker, "name = ?", vec![text(name)]),
         Lookup::WorkerSession(hash) => (Kind::Worker, "session = ?", vec![text(hash)]),
         Lookup::EnrollmentHash(hash) => (Kind::Enrollment, "hash = ?", vec![text(hash)]),
+        Lookup::AttemptFence(fence) => (Kind::Attempt, "fence = ?", vec![Value::Integer(whole(fence.0))]),
     };
     Query { kind, sql: format!("SELECT version, doc FROM {} WHERE {filter}", table(kind)), values }
 }

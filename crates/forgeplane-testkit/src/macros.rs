@@ -243,6 +243,7 @@ macro_rules! __store_stories {
                 a_secret_is_found_by_name_in_its_project,
                 a_worker_is_found_by_name_and_session,
                 an_enrollment_is_found_by_hash,
+                an_attempt_is_found_by_fence,
                 typed_reads_give_the_same_records,
             }
             store::versions => versions {

@@ -108,6 +108,25 @@ impl PostgresServer {
         }
     }
 
+    /// A copy of everything it holds; it is shut down for that, and started again.
+    #[must_use]
+    pub fn back_up(&mut self) -> TempDir {
+        self.stop();
+        let backup = tempfile::tempdir().unwrap();
+        copy(&self.home.path().join("data"), &backup.path().join("data"));
+        self.resume();
+        backup
+    }
+
+    /// Goes back to what it held then.
+    pub fn restore(&mut self, backup: &TempDir) {
+        self.stop();
+        let data = self.home.path().join("data");
+        fs::remove_dir_all(&data).unwrap();
+        copy(&backup.path().join("data"), &data);
+        self.resume();
+    }
+
     fn spawn(&self) -> Child {
         let log = File::options().create(true).append(true).open(self.home.path().join("log")).unwrap();
         let mut command = server_program("postgres");

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forgeplane_core::digest::Digest;
 use forgeplane_core::id::{AttemptId, ProjectId, RunId, WorkerId};
@@ -74,6 +75,8 @@ pub(crate) struct Journal {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     rejected: PathBuf,
+    /// The newest fence that was recorded, also if it is forgotten since.
+    newest: Arc<AtomicU64>,
 }
 
 impl Journal {
@@ -82,7 +85,11 @@ impl Journal {
         for dir in [&directory, &rejected] {
             durable::private_dir(&*disk, dir).map_err(at(dir))?;
         }
-        Ok(Self { disk, directory, rejected })
+        let journal = Self { disk, directory, rejected, newest: Arc::default() };
+        for entry in journal.entries()? {
+            journal.newest.fetch_max(entry.intent.fence.0, Ordering::Relaxed);
+        }
+        Ok(journal)
     }
 
     /// Records how far an attempt got; on disk when this returns.
@@ -90,7 +97,13 @@ impl Journal {
         let path = self.path(intent);
         let entry = Entry { intent: intent.clone(), stage };
         let text = serde_json::to_vec(&entry).map_err(|e| at(&path)(e.into()))?;
+        self.newest.fetch_max(intent.fence.0, Ordering::Relaxed);
         durable::replace(&*self.disk, &path, &text).map_err(at(&path))
+    }
+
+    /// The newest fence that this process recorded or found; 0 for none.
+    pub(crate) fn newest(&self) -> Fence {
+        Fence(self.newest.load(Ordering::Relaxed))
     }
 
     /// Forgets an attempt.

@@ -338,7 +338,11 @@ impl Running {
     }
 
     pub(crate) fn heartbeat(&self) -> Heartbeat {
-        Heartbeat { holding: self.holdings.all().clone(), draining: self.draining.is_cancelled() }
+        Heartbeat {
+            holding: self.holdings.all().clone(),
+            draining: self.draining.is_cancelled(),
+            newest: self.journal.newest(),
+        }
     }
 
     /// Watches for orders, so that a cancel arrives at once and not with the next heartbeat.

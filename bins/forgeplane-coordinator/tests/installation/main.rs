@@ -7,6 +7,7 @@ mod failpoints;
 mod frozen;
 mod partitions;
 mod recovery;
+mod regression;
 mod serving;
 mod several;
 mod support;

@@ -147,6 +147,38 @@ impl Site {
         }
     }
 
+    /// Waits until a coordinator answers again.
+    pub async fn until_answers(&self, at: &Coordinator) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.client.try_ask(&at.api, None, "/runs").await.is_none() {
+            assert!(Instant::now() < deadline, "the coordinator does not answer");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until something holds of the workers.
+    pub async fn until_workers(&self, at: &Coordinator, holds: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.client.try_ask(&at.api, None, "/workers").await;
+            let workers = answer.and_then(|page| page["items"].as_array().cloned()).unwrap_or_default();
+            if holds(&workers) {
+                return workers;
+            }
+            assert!(Instant::now() < deadline, "it does not come to that: {workers:#?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until a process has said this.
+    pub async fn until_log(&self, process: &forgeplane_testkit::installation::Process, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !process.log().contains(text) {
+            assert!(Instant::now() < deadline, "{text:?} is not in the log:\n{}", process.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Status and text of a probe.
     pub async fn probe(&self, probes: &str, path: &str) -> (u16, String) {
         let answer = self.client.http.get(format!("{probes}{path}")).send().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use forgeplane_server::api::{CreatedEnrollment, NewEnrollment, Page, Worker, WorkerDetail};
+use forgeplane_server::api::{AcceptLoss, CreatedEnrollment, NewEnrollment, Page, Worker, WorkerDetail};
 use secrecy::ExposeSecret as _;
 
 use super::{Context, label, segment};
@@ -14,6 +14,7 @@ pub async fn run(context: &Context, command: WorkerCommand) -> Result<ExitCode, 
     let (worker, verb) = match &command {
         WorkerCommand::List => return list(context).await,
         WorkerCommand::Enroll { pool, expires } => return enroll(context, pool, *expires).await,
+        WorkerCommand::AcceptLoss { worker, reason } => return accept_loss(context, worker, reason).await,
         WorkerCommand::Drain { worker } => (worker, "drain"),
         WorkerCommand::Reactivate { worker } => (worker, "reactivate"),
         WorkerCommand::RotateKey { worker } => (worker, "rotate-key"),
@@ -23,6 +24,13 @@ pub async fn run(context: &Context, command: WorkerCommand) -> Result<ExitCode, 
     let worker: Worker =
         context.client.post(&format!("/workers/{}/{verb}", segment(worker)), &serde_json::json!({})).await?;
     context.print(&worker, |worker| println!("{} {}: {verb}", worker.id, worker.name))
+}
+
+async fn accept_loss(context: &Context, worker: &str, reason: &str) -> Result<ExitCode, Failure> {
+    let accept = AcceptLoss { reason: reason.to_owned() };
+    let worker: Worker =
+        context.client.post(&format!("/workers/{}/accept-loss", segment(worker)), &accept).await?;
+    context.print(&worker, |worker| println!("{} {}: the loss is accepted", worker.id, worker.name))
 }
 
 async fn enroll(context: &Context, pool: &str, expires: Option<u64>) -> Result<ExitCode, Failure> {
@@ -49,6 +57,9 @@ async fn list(context: &Context) -> Result<ExitCode, Failure> {
                 let mut status = w.status.to_string();
                 if let Some(reason) = &w.worker.quarantined {
                     status = format!("{status} (quarantined: {reason})");
+                }
+                if let Some(fence) = w.worker.lost_fence {
+                    status = format!("{status} (COMMITS LOST: fence {fence})");
                 }
                 if w.worker.unsafe_no_isolation {
                     status.push_str(" UNSAFE");

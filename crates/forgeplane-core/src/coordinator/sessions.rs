@@ -16,7 +16,7 @@ use crate::model::*;
 use crate::ports::*;
 use crate::refusal::{Code, Refusal};
 use crate::rules::lifecycle::after;
-use crate::rules::{registration, rotation};
+use crate::rules::{registration, regression, rotation};
 
 /// How long a challenge may be answered.
 const CHALLENGE_TTL: Duration = Duration::from_secs(60);
@@ -129,13 +129,16 @@ impl Coordinator {
     pub(super) async fn take_heartbeat(&self, session: &Session, heartbeat: Heartbeat) -> Result<Orders> {
         let worker = self.session(session).await?;
         let now = self.now();
-        let was_connected = self
-            .store()
-            .get_as::<WorkerContact>(worker.id)
-            .await?
-            .is_some_and(|c| crate::rules::capacity::is_connected(Some(&c), self.settings(), now));
-        let mut changes = Changeset::new();
+        let before = self.store().get_as::<WorkerContact>(worker.id).await?;
+        let was_connected = before
+            .as_ref()
+            .is_some_and(|c| crate::rules::capacity::is_connected(Some(c), self.settings(), now));
+        let known = before.map_or(Fence::default(), |c| c.newest);
+        let missing = self.missing_commits(&worker, known, &heartbeat).await?;
+        let marks = missing.is_some();
+        let mut changes = missing.unwrap_or_default();
         changes.upsert(WorkerContact {
+            newest: known.max(heartbeat.newest),
             worker: worker.id,
             incarnation: worker.incarnation,
             last_seen: now,
@@ -147,7 +150,7 @@ impl Coordinator {
                 .collect(),
         });
         let half = self.settings().session_ttl / 2;
-        if after(now, half) >= worker.session_expires_at {
+        if !marks && after(now, half) >= worker.session_expires_at {
             let renewed = Worker {
                 session_expires_at: after(now, self.settings().session_ttl),
                 ..worker.value.clone()
@@ -160,6 +163,30 @@ impl Coordinator {
             self.inner.signals.schedule.notify_one();
         }
         self.orders_for(&worker).await
+    }
+
+    /// The mark on a worker that names an attempt which this store should know and does not; if it is a new one.
+    async fn missing_commits(
+        &self,
+        worker: &Versioned<Worker>,
+        known: Fence,
+        heartbeat: &Heartbeat,
+    ) -> Result<Option<Changeset>> {
+        let mut named = Vec::new();
+        for fence in heartbeat.holding.iter().map(|h| h.fence).chain([heartbeat.newest]) {
+            if fence > known {
+                let attempt = self.store().find_as::<Attempt>(&Lookup::AttemptFence(fence)).await?;
+                named.push((fence, attempt.map(|a| a.value)));
+            }
+        }
+        let Some(fence) = regression::unknown(worker.id, known, &named) else { return Ok(None) };
+        let Some(changes) = regression::mark(worker, fence, self.now()) else { return Ok(None) };
+        tracing::error!(
+            worker = %worker.name, %fence,
+            "a worker holds an attempt that the store does not know: the store has lost commits; nothing is scheduled until an administrator accepts the loss"
+        );
+        metrics::counter!("forgeplane_store_commits_lost_total").increment(1);
+        Ok(Some(changes))
     }
 
     async fn orders_for(&self, worker: &Worker) -> Result<Orders> {

@@ -9,7 +9,7 @@ use crate::model::*;
 use crate::ports::{Page, Permission, Select, StoreExt as _};
 use crate::refusal::{Code, Refusal};
 use crate::rules::schedule::{Candidate, View};
-use crate::rules::{Settings, capacity, object, rotation};
+use crate::rules::{Settings, capacity, object, regression, rotation};
 
 /// A worker with what is computed about it.
 #[derive(Debug, Clone)]
@@ -189,6 +189,28 @@ impl Coordinator {
             let changes = rotation::distrust(&worker, &keys, &caller.actor(), self.now());
             let next = Worker { disconnected: true, ..worker.value };
             Ok(if changes.puts.is_empty() { Step::Done(next) } else { Step::Commit(changes, next) })
+        })
+        .await
+    }
+
+    /// Accepts that the store has lost the attempts which a worker names and the store does not know
+    /// ([`regression`]). Fences go on above them; scheduling goes on.
+    ///
+    /// # Errors
+    /// Without the permission; [`Code::NotFound`]; everything [`regression::accept`] refuses.
+    pub async fn accept_loss(&self, caller: &Caller, name_or_id: &str, reason: &str) -> Result<Worker> {
+        self.authorize(caller, Permission::WorkerAdmin)?;
+        let lost = regression::lost(&*self.find_worker(name_or_id).await?)?;
+        // Before anything is scheduled: a fence that the worker has journaled must not be given to another attempt.
+        let mut allocated = self.store().allocate_fence().await?;
+        regression::is_plausible(lost, allocated)?;
+        while allocated <= lost {
+            allocated = self.store().allocate_fence().await?;
+        }
+        self.transact(|| async move {
+            let worker = self.find_worker(name_or_id).await?;
+            let changes = regression::accept(&worker, reason, &caller.actor(), self.now())?;
+            Ok(Step::Commit(changes, Worker { lost: None, ..worker.value }))
         })
         .await
     }

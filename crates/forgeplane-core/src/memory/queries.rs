@@ -40,6 +40,9 @@ pub(super) fn find(content: &Content, lookup: &Lookup) -> Option<Found> {
         Lookup::EnrollmentHash(hash) => {
             first(Kind::Enrollment, &|it| matches!(it, Record::Enrollment(it) if it.hash == *hash))
         }
+        Lookup::AttemptFence(fence) => {
+            first(Kind::Attempt, &|it| matches!(it, Record::Attempt(it) if it.fence == *fence))
+        }
     }
 }
 

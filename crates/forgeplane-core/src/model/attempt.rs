@@ -10,7 +10,7 @@ use crate::digest::Digest;
 use crate::id::{AttemptId, InstanceId, ProjectId, RunId, StateObjectId, WorkerId};
 
 /// A number that is never reused and grows with every attempt of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Fence(pub u64);
 

@@ -104,6 +104,10 @@ event_kinds! {
     WorkerDisconnected = "worker.disconnected";
     /// A worker was taken out of service.
     WorkerQuarantined = "worker.quarantined";
+    /// A worker holds an attempt that the store does not know: it has lost commits.
+    StoreCommitsLost = "store.commits_lost";
+    /// An administrator accepts that commits were lost.
+    StoreLossAccepted = "store.loss_accepted";
     /// A secret version was stored.
     SecretStored = "secret.stored";
     /// A token was created.

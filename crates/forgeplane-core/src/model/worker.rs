@@ -44,6 +44,9 @@ pub struct Worker {
     pub session_expires_at: Timestamp,
     /// The key new attempts are pinned to.
     pub key: Digest,
+    /// The fence of an attempt that it holds and the store does not know: commits were lost.
+    #[serde(default)]
+    pub lost: Option<Fence>,
     /// First registration.
     pub registered_at: Timestamp,
 }
@@ -100,6 +103,9 @@ pub struct WorkerContact {
     /// It is about to end: it finishes its work and takes nothing new.
     #[serde(default)]
     pub draining: bool,
+    /// The newest fence it ever named that was found in the store.
+    #[serde(default)]
+    pub newest: Fence,
 }
 
 /// Whether a key may sign.

@@ -95,6 +95,8 @@ pub struct Heartbeat {
     pub holding: Vec<Holding>,
     /// It is about to end and takes nothing new.
     pub draining: bool,
+    /// The newest fence it has journaled an intent for; 0 for none. A store that does not know it has lost commits.
+    pub newest: Fence,
 }
 
 /// A request to stop an attempt.

@@ -153,6 +153,8 @@ pub enum Lookup {
     WorkerSession(Digest),
     /// An enrollment token by hash.
     EnrollmentHash(Digest),
+    /// An attempt by fence.
+    AttemptFence(Fence),
 }
 
 /// A list to read, in the order stated with each.

@@ -36,6 +36,7 @@ pub mod log;
 pub mod outcome;
 pub mod promotion;
 pub mod registration;
+pub mod regression;
 pub mod requeue;
 pub mod resolve;
 pub mod rotation;

@@ -207,6 +207,7 @@ fn enroll(
         quarantined: None,
         incarnation: 1,
         session: proven.session,
+        lost: None,
         session_certificate: proven.certificate,
         session_expires_at: after(now, context.settings.session_ttl),
         key: proven.key,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::lifecycle::{Command, after};
-use super::{RunDraft, Settings, capacity, object};
+use super::{RunDraft, Settings, capacity, object, regression};
 use crate::id::{AttemptId, InstanceId, OutboxId, ProjectId, RunId, WorkerId};
 use crate::model::*;
 use crate::refusal::{Code, Refusal};
@@ -98,6 +98,13 @@ pub enum WaitReason {
     },
     /// `worker_max_concurrent_jobs` is 0.
     Paused,
+    /// The store has lost commits: a worker holds an attempt that is not in it ([`super::regression`]).
+    CommitsLost {
+        /// The worker.
+        worker: WorkerId,
+        /// The attempt's fence.
+        fence: Fence,
+    },
     /// It will be placed in the next scheduler pass.
     Next,
 }
@@ -116,6 +123,7 @@ impl WaitReason {
             Self::AllDraining { .. } => "all_draining",
             Self::AllAtCapacity { .. } => "all_at_capacity",
             Self::Paused => "paused",
+            Self::CommitsLost { .. } => "commits_lost",
             Self::Next => "next",
         }
     }
@@ -145,6 +153,10 @@ impl std::fmt::Display for WaitReason {
             Self::Paused => {
                 f.write_str("nothing is started: the system setting `worker_max_concurrent_jobs` is 0")
             }
+            Self::CommitsLost { worker, fence } => write!(
+                f,
+                "nothing is started: worker {worker} holds an attempt (fence {fence}) that the store does not know, so the store has lost commits; an administrator has to look and accept the loss"
+            ),
             Self::Next => f.write_str("it is next: the scheduler will place it in its next pass"),
         }
     }
@@ -239,6 +251,9 @@ impl<'a> Pass<'a> {
     fn try_place(&mut self, run: &Run) -> Result<(usize, u32), WaitReason> {
         if let Some(offer) = self.view.open.iter().find(|a| a.run == run.id) {
             return Err(WaitReason::Offered { worker: offer.worker, until: offer.offer_expires_at });
+        }
+        if let Some((worker, fence)) = regression::found(self.view.workers.iter().map(|c| &c.worker.value)) {
+            return Err(WaitReason::CommitsLost { worker, fence });
         }
         let exclusive = run.operation.changes_infrastructure();
         if exclusive && let Some((by, unresolved)) = self.busy.get(&run.instance) {

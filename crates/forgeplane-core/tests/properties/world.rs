@@ -351,7 +351,7 @@ impl World {
         }
         if self
             .control
-            .heartbeat(&self.workers[worker].session, Heartbeat { holding, draining: false })
+            .heartbeat(&self.workers[worker].session, Heartbeat { holding, ..Heartbeat::default() })
             .await
             .is_err()
         {

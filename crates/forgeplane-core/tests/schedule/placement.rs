@@ -65,6 +65,7 @@ pub fn worker(n: usize, max_jobs: u32) -> Candidate {
         rotate_key: false,
         disconnected: false,
         quarantined: None,
+        lost: None,
         incarnation: 1,
         session: Digest::of(b"session"),
         session_certificate: None,
@@ -73,6 +74,7 @@ pub fn worker(n: usize, max_jobs: u32) -> Candidate {
         registered_at: start_of_time(),
     };
     let contact = WorkerContact {
+        newest: Fence::default(),
         worker: id,
         incarnation: 1,
         last_seen: start_of_time(),

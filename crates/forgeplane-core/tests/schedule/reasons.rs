@@ -40,6 +40,19 @@ fn t117_an_offer_that_is_not_claimed_yet_is_named() {
 }
 
 #[test]
+fn b13_a_store_that_lost_commits_is_named_and_nothing_is_placed() {
+    let (mut one, other) = (worker(0, 1), worker(1, 1));
+    one.worker.value.lost = Some(Fence(12));
+    let expected = WaitReason::CommitsLost { worker: one.worker.id, fence: Fence(12) };
+    let reason = why(&[run(0)], &[one.clone(), other.clone()], &[]);
+    assert_eq!(reason, Some(expected));
+    assert!(reason.unwrap().to_string().contains("lost commits"));
+    // One that is out of service has no say.
+    one.worker.value.disconnected = true;
+    assert_eq!(why(&[run(0)], &[one, other], &[]), Some(WaitReason::Next));
+}
+
+#[test]
 fn t117_a_busy_instance_names_the_run_that_has_it() {
     let (on, mut holder, mut next) = (worker(0, 4), run(0), run(1));
     for run in [&mut holder, &mut next] {

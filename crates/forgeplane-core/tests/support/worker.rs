@@ -222,7 +222,7 @@ impl TestWorker {
 
     pub async fn heartbeat(&self) -> Result<Orders, ControlError> {
         let holding = self.holding.lock().unwrap().clone();
-        self.control.heartbeat(&self.session, Heartbeat { holding, draining: false }).await
+        self.control.heartbeat(&self.session, Heartbeat { holding, ..Heartbeat::default() }).await
     }
 
     pub fn fresh_nonce(&self) -> Nonce {

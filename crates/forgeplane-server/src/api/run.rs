@@ -333,6 +333,7 @@ impl From<WaitReason> for Waiting {
         let base = Self { code: reason.code().to_owned(), detail: reason.to_string(), ..Self::default() };
         match reason {
             WaitReason::PendingApproval | WaitReason::Paused | WaitReason::Next => base,
+            WaitReason::CommitsLost { worker, .. } => Self { worker: Some(worker), ..base },
             WaitReason::Offered { worker, until } => {
                 Self { worker: Some(worker), until: Some(until), ..base }
             }

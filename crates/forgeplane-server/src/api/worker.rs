@@ -38,6 +38,9 @@ pub struct Worker {
     pub disconnected: bool,
     /// Why it was taken out of service.
     pub quarantined: Option<String>,
+    /// The fence of an attempt that it holds and the store does not know: the store has lost commits, and nothing is
+    /// scheduled until that is accepted.
+    pub lost_fence: Option<u64>,
     /// Grows with every registration.
     pub incarnation: u64,
     /// Id of the key that signs its outcomes.
@@ -46,6 +49,14 @@ pub struct Worker {
     /// First registration.
     #[schema(value_type = String, format = DateTime)]
     pub registered_at: Timestamp,
+}
+
+/// Why a loss is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptLoss {
+    /// Why.
+    pub reason: String,
 }
 
 /// An enrollment token to make.
@@ -88,6 +99,7 @@ impl From<model::Worker> for Worker {
             rotate_key: it.rotate_key,
             disconnected: it.disconnected,
             quarantined: it.quarantined,
+            lost_fence: it.lost.map(|fence| fence.0),
             incarnation: it.incarnation,
             key: it.key,
             registered_at: it.registered_at,

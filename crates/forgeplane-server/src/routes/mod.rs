@@ -70,6 +70,7 @@ pub(crate) fn guarded(source_limit: usize) -> OpenApiRouter<App> {
         .routes(routes!(workers::disconnect_worker))
         .routes(routes!(workers::rotate_worker_key))
         .routes(routes!(workers::distrust_worker))
+        .routes(routes!(workers::accept_loss))
         .routes(routes!(events::list_events))
         .routes(routes!(events::follow_events))
         .routes(routes!(secrets::put_secret))

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use crate::App;
-use crate::api::{CreatedEnrollment, NewEnrollment, Page, Worker, WorkerDetail};
+use crate::api::{AcceptLoss, CreatedEnrollment, NewEnrollment, Page, Worker, WorkerDetail};
 use crate::auth::Who;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, NameOrId};
@@ -127,4 +127,23 @@ pub(crate) async fn disconnect_worker(
     NameOrId(worker): NameOrId,
 ) -> Result<Json<Worker>, ApiError> {
     Ok(Json(app.coordinator.disconnect_worker(&who.caller, &worker).await?.into()))
+}
+
+/// Accepts that the store has lost the attempts which this worker names and the store does not know. Fences go on above
+/// them, and scheduling goes on.
+#[utoipa::path(
+    post,
+    path = "/workers/{name_or_id}/accept-loss",
+    tag = "workers",
+    params(("name_or_id" = String, Path, description = "The worker's name or id.")),
+    request_body = AcceptLoss,
+    responses((status = 200, description = "The worker.", body = Worker)),
+)]
+pub(crate) async fn accept_loss(
+    State(app): State<App>,
+    who: Who,
+    NameOrId(worker): NameOrId,
+    JsonBody(accept): JsonBody<AcceptLoss>,
+) -> Result<Json<Worker>, ApiError> {
+    Ok(Json(app.coordinator.accept_loss(&who.caller, &worker, &accept.reason).await?.into()))
 }

@@ -165,6 +165,11 @@ async fn workers_are_drained_reactivated_and_disconnected() {
     let asked: api::Worker = ask(&worker.name, "rotate-key").await.expect(200);
     assert!(asked.rotate_key);
     assert_eq!(worker.beat().await.rotate_key, Some(asked.key));
+    // It names no attempt that the store does not know.
+    let accept = json!({"reason": "restored from the backup of Tuesday"});
+    let path = format!("/api/v1/workers/{}/accept-loss", worker.name);
+    house.post(&house.admin, &path, accept.clone()).await.problem(409, "invalid_state");
+    house.post(&house.viewer, &path, accept).await.problem(403, "forbidden");
     let gone: api::Worker = ask(&worker.name, "disconnect").await.expect(200);
     assert!(gone.disconnected);
     assert_eq!(one().await.status, api::WorkerStatus::Offline);

@@ -216,6 +216,7 @@ impl Protocol {
         let (held, _) = process.journal.get(&attempt)?;
         let claim = it.claim.as_ref().filter(|claim| claim.nonce == nonce(*held))?;
         process.up.then(|| WorkerContact {
+            newest: Fence::default(),
             worker: it.worker,
             incarnation: state.stored.workers[place].incarnation,
             last_seen: soon(),

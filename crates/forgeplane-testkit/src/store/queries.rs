@@ -122,6 +122,21 @@ pub async fn an_enrollment_is_found_by_hash(store: &dyn Store) {
     finds_nothing(store, Lookup::EnrollmentHash(make.digest())).await;
 }
 
+/// An attempt is found by its fence, also after it was closed.
+pub async fn an_attempt_is_found_by_fence(store: &dyn Store) {
+    let make = Fixtures::new();
+    let run = make.run(&make.instance(&make.template(&make.project())));
+    let attempt = make.attempt(&run, &make.worker());
+    commit(store, insert(attempt.clone())).await;
+    finds(store, Lookup::AttemptFence(attempt.fence), attempt.clone(), 1).await;
+    let closed = Attempt { state: AttemptState::Closed, ..attempt.clone() };
+    commit(store, update(1, closed.clone())).await;
+    finds(store, Lookup::AttemptFence(attempt.fence), closed, 2).await;
+    for unknown in [Fence(attempt.fence.0 + 1_000_000), Fence(u64::MAX)] {
+        finds_nothing(store, Lookup::AttemptFence(unknown)).await;
+    }
+}
+
 /// The typed reads give what the untyped ones give.
 pub async fn typed_reads_give_the_same_records(store: &dyn Store) {
     let make = Fixtures::new();
