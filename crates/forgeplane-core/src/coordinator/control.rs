@@ -140,7 +140,7 @@ impl Coordinator {
                 let (changes, again) = match claim::claim(&context, &request, self.now())? {
                     claim::Decision::Again => (Changeset::new(), true),
                     claim::Decision::Grant(changes) => (changes, false),
-                    claim::Decision::FailRun(changes, refusal) => {
+                    claim::Decision::Refuse(changes, refusal) => {
                         return Ok(Step::Commit(changes, Err(refusal)));
                     }
                 };

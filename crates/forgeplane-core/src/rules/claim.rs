@@ -34,15 +34,18 @@ pub enum Decision {
     Grant(Changeset),
     /// The same claim was granted before; nothing changes.
     Again,
-    /// The run can never start; it fails, and the claim is refused.
-    FailRun(Changeset, Refusal),
+    /// The claim is refused once this is committed: the run can never start and fails, or the offer has expired and is
+    /// withdrawn. A worker forgets its intent on a refusal, so no earlier claim of it may be granted any more, neither
+    /// one that is still under way nor one whose commit is in doubt.
+    Refuse(Changeset, Refusal),
 }
 
-/// Decides a claim. The refusals of the other errors change nothing.
+/// Decides a claim. The refusals that change nothing are of attempts that can never be claimed again, or of the worker
+/// itself.
 ///
 /// # Errors
 /// [`Code::NotFound`] for another worker's attempt, [`Code::FenceMismatch`], [`Code::AlreadyClaimed`] for
-/// another nonce, [`Code::AttemptClosed`], [`Code::OfferExpired`], [`Code::WorkerDisabled`].
+/// another nonce, [`Code::AttemptClosed`], [`Code::WorkerDisabled`].
 pub fn claim(context: &Context<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Decision, Refusal> {
     let Context { worker, attempt, run, snapshot, .. } = context;
     own(attempt, worker.id, request.attempt.fence)?;
@@ -64,20 +67,20 @@ pub fn claim(context: &Context<'_>, request: &ClaimRequest, now: Timestamp) -> R
     if worker.disconnected || worker.quarantined.is_some() {
         return Err(Refusal::new(Code::WorkerDisabled, "this worker was taken out of service"));
     }
-    if attempt.offer_expires_at <= now {
-        return Err(Refusal::new(
-            Code::OfferExpired,
-            format!("the offer of attempt {} has expired", attempt.id),
-        ));
-    }
     if run.current_attempt != Some(attempt.id) {
         return Err(Refusal::new(
             Code::AttemptClosed,
             format!("attempt {} is not the run's current attempt", attempt.id),
         ));
     }
+    if attempt.offer_expires_at <= now {
+        let refusal =
+            Refusal::new(Code::OfferExpired, format!("the offer of attempt {} has expired", attempt.id));
+        let changes = revoke(attempt, run, "offer_expired", Actor::system("claim"), now)?;
+        return Ok(Decision::Refuse(changes, refusal));
+    }
     if let Some(refusal) = cannot_start(context) {
-        return Ok(Decision::FailRun(fail_to_start(attempt, run, &refusal, now)?, refusal));
+        return Ok(Decision::Refuse(fail_to_start(attempt, run, &refusal, now)?, refusal));
     }
 
     let mut draft = RunDraft::of(run, Actor::Worker { id: worker.id }, now);
@@ -198,6 +201,29 @@ pub fn fail_to_start(
     draft.event(EventKind::RunFailed, object([("code", json!(refusal.code))]));
     let mut changes = draft.finish();
     changes.update(attempt.version, revoked(&attempt.value, refusal.code.as_str(), now));
+    Ok(changes)
+}
+
+/// Withdraws an offer: the attempt is closed, and the run waits for the next one.
+///
+/// # Errors
+/// When the run is past the fence or over.
+pub(crate) fn revoke(
+    attempt: &Versioned<Attempt>,
+    run: &Versioned<Run>,
+    reason: &str,
+    by: Actor,
+    now: Timestamp,
+) -> Result<Changeset, Refusal> {
+    let mut draft = RunDraft::of(run, by, now);
+    draft.step(Command::Release)?;
+    draft.run.current_attempt = None;
+    draft.event(
+        EventKind::AttemptRevoked,
+        object([("attempt", json!(attempt.id)), ("reason", json!(reason))]),
+    );
+    let mut changes = draft.finish();
+    changes.update(attempt.version, revoked(&attempt.value, reason, now));
     Ok(changes)
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::capacity::{self, elapsed};
-use super::claim::revoked;
+use super::claim;
 use super::lifecycle::{Command, after};
 use super::schedule::job;
 use super::{RunDraft, Settings, object};
@@ -59,19 +59,9 @@ fn offered(context: &Context<'_>, now: Timestamp) -> Result<Option<Changeset>, R
             _ => Some("worker_offline"),
         }
     };
-    if let Some(reason) = reason {
-        let mut draft = RunDraft::of(context.run, Actor::system("sweeper"), now);
-        draft.step(Command::Release)?;
-        draft.run.current_attempt = None;
-        draft.event(
-            EventKind::AttemptRevoked,
-            object([("attempt", json!(attempt.id)), ("reason", json!(reason))]),
-        );
-        let mut changes = draft.finish();
-        changes.update(attempt.version, revoked(&attempt.value, reason, now));
-        return Ok(Some(changes));
-    }
-    Ok(None)
+    reason
+        .map(|reason| claim::revoke(attempt, context.run, reason, Actor::system("sweeper"), now))
+        .transpose()
 }
 
 /// Publishes an offer again that nobody claimed for a while, under a new publication number; `None` if it is

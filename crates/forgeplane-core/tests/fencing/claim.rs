@@ -117,8 +117,8 @@ async fn an_expired_offer_cannot_be_claimed_and_the_run_gets_a_newer_fence() {
         world.pass(10);
         worker.heartbeat().await.unwrap();
     }
+    // Refused for good, since the worker forgets its intent: no earlier claim of it can be granted any more.
     assert_eq!(code(worker.claim(&mut old).await), Code::OfferExpired);
-    world.coordinator.sweep_step().await.unwrap();
     assert_eq!(world.status(run.id).await, RunStatus::Queued);
     let closing = Closing::Revoked { reason: "offer_expired".to_owned() };
     assert_eq!(world.last_attempt(run.id).await.closing, Some(closing));

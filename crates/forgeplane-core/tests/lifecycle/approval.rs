@@ -1,7 +1,10 @@
 //! From a plan through review to a verified apply.
 
+use std::sync::Arc;
+
 use forgeplane_core::Code;
 use forgeplane_core::model::*;
+use forgeplane_core::ports::Conflict;
 
 use crate::support::*;
 
@@ -177,4 +180,25 @@ async fn a_canceled_run_withdraws_its_approval() {
     assert_eq!(code(late), Code::AlreadyDecided);
     let again = world.coordinator.cancel(&world.alice, run.id, None).await;
     assert_eq!(code(again), Code::AlreadyTerminal);
+}
+
+/// A commit whose connection was lost may still arrive. Whoever was refused meanwhile relies on nothing having been done.
+#[tokio::test]
+async fn a_refusal_after_a_commit_in_doubt_is_given_when_that_commit_cannot_happen_any_more() {
+    let world = World::new().await;
+    let mut push = world.template("network", Tool::Terraform);
+    push.approval.expires_after_s = Some(3_600);
+    world.deploy(push).await;
+    let approval = world.create("network", Operation::Teardown).await.approval.unwrap();
+    let record = world.coordinator.approval(&world.bob, approval).await.unwrap();
+    let expires = record.expires_at.expect("approvals of this template expire");
+    let clock = Arc::clone(&world.clock);
+    // The approval is on its way to the database when the connection breaks, and the time is over.
+    *world.store.hold_next.lock().unwrap() = Some(Box::new(move || clock.set(expires)));
+    let refused = world.coordinator.review(&world.bob, approval, Verdict::Approve, None).await;
+    assert_eq!(code(refused), Code::ApprovalInvalid);
+    let late = world.store.release().await;
+    assert!(matches!(late[..], [Err(Conflict::Version { .. })]), "{late:?}");
+    let record = world.coordinator.approval(&world.bob, approval).await.unwrap();
+    assert_eq!((record.status, record.reviews.len()), (ApprovalStatus::Pending, 0));
 }

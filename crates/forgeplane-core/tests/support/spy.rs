@@ -22,6 +22,9 @@ pub struct Spy {
     committed: Mutex<Vec<Changeset>>,
     /// The next commit is made, but its result is reported as unknown.
     pub lose_next_result: AtomicBool,
+    /// The next commit is not made yet, its result is reported as unknown, and this happens.
+    pub hold_next: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    held: Mutex<Option<Vec<Changeset>>>,
     /// Every call gives way to other tasks a few times, differently each time.
     pub jitter: AtomicBool,
     calls: AtomicUsize,
@@ -56,6 +59,12 @@ impl Spy {
         self.commit(vec![changes]).await.unwrap()[0].as_ref().unwrap();
     }
 
+    /// What was held happens now.
+    pub async fn release(&self) -> Vec<Result<Committed, Conflict>> {
+        let held = self.held.lock().unwrap().take().expect("a commit was held");
+        self.commit(held).await.unwrap()
+    }
+
     async fn give_way(&self) {
         if self.jitter.load(Ordering::Relaxed) {
             let n = self.calls.fetch_add(1, Ordering::Relaxed);
@@ -71,6 +80,12 @@ impl Spy {
 impl Store for Spy {
     async fn commit(&self, batch: Vec<Changeset>) -> Result<Vec<Result<Committed, Conflict>>, StoreError> {
         self.give_way().await;
+        let held = self.hold_next.lock().unwrap().take();
+        if let Some(meanwhile) = held {
+            *self.held.lock().unwrap() = Some(batch);
+            meanwhile();
+            return Err(StoreError::Unknown("the connection broke before COMMIT arrived".into()));
+        }
         let results = self.inner.commit(batch.clone()).await?;
         {
             let mut committed = self.committed.lock().unwrap();

@@ -337,7 +337,7 @@ impl Protocol {
         let granted = match claim::claim(&context, &request, NOW) {
             Ok(claim::Decision::Grant(changes)) => self.commit(state, changes),
             Ok(claim::Decision::Again) => true,
-            Ok(claim::Decision::FailRun(changes, _)) => {
+            Ok(claim::Decision::Refuse(changes, _)) => {
                 self.commit(state, changes);
                 false
             }
