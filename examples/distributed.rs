@@ -31,7 +31,8 @@ fn main() {
         "settings.worker_offline_after_s = 5",
         "settings.unresolved_after_s = 10",
     ];
-    let options = InstallationOptions { nats: true, settings: settings.map(str::to_owned).into() };
+    let options =
+        InstallationOptions { nats: true, sqlite: false, settings: settings.map(str::to_owned).into() };
     let mut site = Installation::start(Programs::of(&programs), options);
 
     step("two coordinators on the one database");

@@ -66,6 +66,8 @@ impl Programs {
 pub struct InstallationOptions {
     /// Without it, workers pull their jobs from the coordinators.
     pub nats: bool,
+    /// Records in a file, for a single coordinator, and not in a database server.
+    pub sqlite: bool,
     /// More lines for the coordinators' configuration, such as `settings.heartbeat_s = 1`.
     pub settings: Vec<String>,
 }
@@ -90,8 +92,8 @@ pub struct Installation {
     programs: Programs,
     authority: Authority,
     settings: Vec<String>,
-    /// The database.
-    pub postgres: PostgresServer,
+    /// The database server; without it, records are in a file.
+    pub postgres: Option<PostgresServer>,
     /// The broker, if there is one.
     pub nats: Option<NatsServer>,
     users: Vec<String>,
@@ -150,7 +152,7 @@ impl Installation {
         // Isolated tools pass through to their workspaces, and to nothing else.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let authority = Authority::new(dir.path());
-        let postgres = PostgresServer::start();
+        let postgres = (!options.sqlite).then(PostgresServer::start);
         let users = vec![format!("{{ user: coordinator, password: {PASSWORD:?} }}")];
         let nats = options.nats.then(|| {
             let (cert, key) = authority.issue("127.0.0.1");
@@ -207,6 +209,25 @@ impl Installation {
         fs::read_to_string(self.dir.path().join("ledger")).unwrap()
     }
 
+    /// The database server.
+    ///
+    /// # Panics
+    /// When records are in a file.
+    pub fn postgres(&mut self) -> &mut PostgresServer {
+        self.postgres.as_mut().expect("the installation has a database server")
+    }
+
+    fn sqlite(&self) -> PathBuf {
+        self.dir.path().join("records.db")
+    }
+
+    fn store(&self) -> String {
+        match &self.postgres {
+            Some(postgres) => format!("[store.postgres]\nurl = {:?}\n", postgres.url()),
+            None => format!("[store]\nsqlite = {:?}\n", self.sqlite()),
+        }
+    }
+
     fn broker(&self, user: &str) -> String {
         let Some(nats) = &self.nats else { return String::new() };
         format!(
@@ -234,10 +255,10 @@ impl Installation {
         write!(
             config,
             "\nkeys.directory = {:?}\napi.listen = {api:?}\nprobes.listen = {probes:?}\n\
-             [store.postgres]\nurl = {:?}\n\
+             {}\
              [workers]\nlisten = {workers:?}\ncertificate = {cert:?}\nkey = {key:?}\n{}",
             self.dir.path().join("keys"),
-            self.postgres.url(),
+            self.store(),
             self.broker("coordinator"),
         )
         .unwrap();
@@ -300,11 +321,13 @@ impl Installation {
     /// Every violation, as text.
     pub fn check(&self) -> Result<String, String> {
         let mut command = Command::new(&self.programs.cli);
-        let output = command
-            .args(["check", "--postgres"])
-            .env("FORGEPLANE_CHECK_POSTGRES_URL", self.postgres.url())
-            .output()
-            .map_err(|e| e.to_string())?;
+        match &self.postgres {
+            Some(postgres) => {
+                command.args(["check", "--postgres"]).env("FORGEPLANE_CHECK_POSTGRES_URL", postgres.url())
+            }
+            None => command.args(["check", "--sqlite"]).arg(self.sqlite()),
+        };
+        let output = command.output().map_err(|e| e.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let message = String::from_utf8_lossy(&output.stderr);
         if output.status.success() { Ok(text) } else { Err(format!("{text}{message}")) }

@@ -108,6 +108,13 @@ impl PostgresServer {
         }
     }
 
+    /// Starts it again with other settings, each `name=value`.
+    pub fn restart_with(&mut self, settings: &[&str]) {
+        self.stop();
+        self.settings = settings.iter().map(ToString::to_string).collect();
+        self.resume();
+    }
+
     /// A copy of everything it holds; it is shut down for that, and started again.
     #[must_use]
     pub fn back_up(&mut self) -> TempDir {

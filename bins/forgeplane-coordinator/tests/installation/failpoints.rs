@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forgeplane_core::failpoint::{Failpoint, Process};
-use forgeplane_testkit::installation::{Coordinator, Worker};
+use forgeplane_testkit::installation::{Coordinator, InstallationOptions, Worker};
 use serde_json::json;
 
 use crate::support::{PATIENCE, Site, options};
@@ -162,10 +162,21 @@ impl Mortal {
 /// A17: one crash, and then another one wherever that leads.
 #[tokio::test(flavor = "multi_thread")]
 async fn a17_pairs_of_crashes_are_survived() {
+    println!("{}", pairs_of_crashes(|options| options).await);
+}
+
+/// A17 with everything in one file, and no broker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a17_pairs_of_crashes_are_survived_on_sqlite() {
+    let with = |options| InstallationOptions { nats: false, sqlite: true, ..options };
+    println!("{}", pairs_of_crashes(with).await);
+}
+
+async fn pairs_of_crashes(with: impl Fn(InstallationOptions) -> InstallationOptions) -> String {
     let settings =
         ["settings.heartbeat_s = 1", "settings.worker_offline_after_s = 10", "log.filter = \"warn\""];
     let count = "[ \"$1\" = plan ] && echo $ATTEMPT >> $LEDGER; exit 0";
-    let (mut site, mut coordinators) = Site::start(options(true, &settings), count, &["alpha"]);
+    let (mut site, mut coordinators) = Site::start(with(options(true, &settings)), count, &["alpha"]);
     let alpha = coordinators.remove(0);
     let worker = site.worker("w1", &[&alpha]);
     site.app(&alpha);
@@ -215,10 +226,7 @@ async fn a17_pairs_of_crashes_are_survived() {
         holds(&site, &what);
         mortal.revive(None);
     }
-    println!(
-        "{tried} pairs, {} crashes, {} starts",
-        mortal.crashes,
-        site.installation.ledger().lines().count()
-    );
     assert!(mortal.crashes > tried, "the places are not reached: {} crashes", mortal.crashes);
+    let starts = site.installation.ledger().lines().count();
+    format!("{tried} pairs, {} crashes, {starts} starts", mortal.crashes)
 }

@@ -16,14 +16,14 @@ async fn b13_a_database_that_lost_commits_is_noticed_and_nothing_is_started() {
     let alpha = &coordinators[0];
     let worker = site.worker("w1", &[alpha]);
     site.app(alpha);
-    let backup = site.installation.postgres.back_up();
+    let backup = site.installation.postgres().back_up();
     site.until_answers(alpha).await;
 
     let forgotten = site.preview(alpha, "forgotten").await;
     site.until_ledger("started").await;
     let attempt = site.run(alpha, &forgotten).await["attempts"][0].clone();
     let fence = attempt["fence"].as_u64().unwrap();
-    site.installation.postgres.restore(&backup);
+    site.installation.postgres().restore(&backup);
     site.until_answers(alpha).await;
     let lost = site.until_workers(alpha, |workers| !workers[0]["worker"]["lost_fence"].is_null()).await;
     assert_eq!(lost[0]["worker"]["lost_fence"], fence);

@@ -19,17 +19,17 @@ async fn readiness_follows_the_database_and_liveness_does_not() {
         Site::start(options(false, &["log.format = \"json\""]), "exit 0", &["alpha"]);
     let alpha = &coordinators[0];
     until_ready(&site, &alpha.probes, 200).await;
-    site.installation.postgres.kill();
+    site.installation.postgres().kill();
     until_ready(&site, &alpha.probes, 503).await;
     assert_eq!(site.probe(&alpha.probes, "/healthz").await.0, 200);
     assert!(site.client.try_ask(&alpha.api, None, "/runs").await.is_none());
-    site.installation.postgres.resume();
+    site.installation.postgres().resume();
     until_ready(&site, &alpha.probes, 200).await;
     site.get(alpha, "/runs").await;
 
     // Every line of the log is JSON with a level and a message; none has the database's password.
     let log = alpha.process.log();
-    assert!(!log.contains(site.installation.postgres.password()), "{log}");
+    assert!(!log.contains(site.installation.postgres().password()), "{log}");
     let lines: Vec<serde_json::Value> =
         log.lines().filter(|l| l.starts_with('{')).map(|l| serde_json::from_str(l).unwrap()).collect();
     assert!(lines.iter().any(|l| l["level"].is_string() && l["message"].is_string()), "{log}");

@@ -16,7 +16,7 @@ pub fn programs() -> Programs {
 }
 
 pub fn options(nats: bool, settings: &[&str]) -> InstallationOptions {
-    InstallationOptions { nats, settings: settings.iter().map(|s| (*s).to_owned()).collect() }
+    InstallationOptions { nats, sqlite: false, settings: settings.iter().map(|s| (*s).to_owned()).collect() }
 }
 
 /// The administrator at the HTTP API.
@@ -57,9 +57,16 @@ pub struct Site {
 impl Site {
     /// With a tool of this body, and the coordinators named.
     pub fn start(options: InstallationOptions, tool: &str, names: &[&str]) -> (Self, Vec<Coordinator>) {
+        let one_at_a_time = options.sqlite;
         let installation = Installation::start(programs(), options);
-        let coordinators: Vec<_> = names.iter().map(|name| installation.coordinator(name)).collect();
+        let mut coordinators: Vec<_> = names.iter().map(|name| installation.coordinator(name)).collect();
+        if one_at_a_time {
+            coordinators[0].process.terminate();
+        }
         let admin = installation.token(&coordinators[0], "demo", "admin");
+        if one_at_a_time {
+            coordinators[0].process.start("workers: ");
+        }
         let token = std::fs::read_to_string(&admin).unwrap();
         let tool = installation.tool(tool);
         let client = Client { token, http: reqwest::Client::new() };

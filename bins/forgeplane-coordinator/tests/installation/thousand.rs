@@ -91,8 +91,8 @@ async fn a_thousand_runs_end_once_each_while_everything_is_killed_once() {
     site.installation.nats.as_mut().unwrap().restart();
     let ended = until(700).await;
     println!("{:.1?}: {ended} runs ended; the database is killed and comes back", begun.elapsed());
-    site.installation.postgres.kill();
-    site.installation.postgres.resume();
+    site.installation.postgres().kill();
+    site.installation.postgres().resume();
     until(RUNS).await;
     println!("{:.1?}: all runs ended", begun.elapsed());
 
