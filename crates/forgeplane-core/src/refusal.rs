@@ -109,6 +109,8 @@ codes! {
     AttemptClosed = "attempt_closed", Conflict;
     /// The offer ran out before the claim.
     OfferExpired = "offer_expired", Conflict;
+    /// Another worker uses the same identity.
+    IdentityInUse = "identity_in_use", Conflict;
     /// A fence, nonce or owner that does not match the attempt.
     FenceMismatch = "fence_mismatch", Conflict;
     /// A log chunk that leaves a gap.

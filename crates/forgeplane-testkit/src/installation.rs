@@ -388,6 +388,31 @@ impl Installation {
         Worker { process, id, probes: format!("http://{probes}") }
     }
 
+    /// A worker's process on a copy of everything that the worker has on disk; not started.
+    ///
+    /// # Panics
+    /// When it cannot be copied.
+    #[must_use]
+    pub fn copy_of(&self, name: &str) -> Process {
+        let workers = self.dir.path().join("workers");
+        let (home, copy) = (workers.join(name), workers.join(format!("{name}-copy")));
+        output(Command::new("cp").arg("-a").arg(&home).arg(&copy));
+        let config = fs::read_to_string(home.join("worker.toml")).unwrap();
+        let own: Vec<String> = config
+            .lines()
+            .map(|line| match line.split_once(" = ") {
+                Some(("iac_uid", _)) => format!("iac_uid = {}", free_uid()),
+                Some(("probes.listen", _)) => format!("probes.listen = \"127.0.0.1:{}\"", free_port()),
+                _ => line.replace(home.to_str().unwrap(), copy.to_str().unwrap()),
+            })
+            .collect();
+        let file = copy.join("worker.toml");
+        fs::write(&file, own.join("\n")).unwrap();
+        let mut command = Command::new(&self.programs.worker);
+        command.arg("--config").arg(file);
+        Process::new(&format!("{name}-copy"), command)
+    }
+
     fn id_of(&self, name: &str, coordinator: &Coordinator, admin: &Path) -> String {
         let list = output(self.cli(coordinator, admin).args(["worker", "list", "-o", "json"]));
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();

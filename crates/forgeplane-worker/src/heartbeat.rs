@@ -46,6 +46,7 @@ async fn beat(running: Arc<Running>, stop: CancellationToken) {
                 Ok(orders) => {
                     metrics::counter!("forgeplane_worker_heartbeats_total", "result" => "answered").increment(1);
                     running.take_orders(orders);
+                    running.beats.send_modify(|beats| *beats += 1);
                 }
                 Err(error) => {
                     metrics::counter!("forgeplane_worker_heartbeats_total", "result" => "lost").increment(1);

@@ -12,6 +12,7 @@ use forgeplane_core::ports::*;
 use forgeplane_core::{Code, Refusal};
 use secrecy::SecretString;
 use tokio::sync::{Mutex, RwLock};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::WorkerError;
@@ -28,6 +29,21 @@ pub(crate) struct Introduction {
     pub(crate) enrollment_token: Option<SecretString>,
 }
 
+/// What is known of this worker's registrations after the first.
+#[derive(Default)]
+struct Renewals {
+    /// Tries since the last one that was answered; each may have been carried out.
+    tries: u64,
+    /// When somebody else registered with this identity, lately.
+    foreign: Vec<Instant>,
+}
+
+/// For how many heartbeats after its start a worker gives way to another one with its identity at once.
+const NEWCOMER: u32 = 6;
+/// How often somebody else may register with this identity before it serves no more, and within which time. A proxy may
+/// repeat one of our own registrations, but not again and again.
+const FOREIGN: (usize, Duration) = (3, Duration::from_secs(120));
+
 /// A registered link. Calls renew an ended session once and go on; what runs is not touched by that.
 pub(crate) struct Link {
     entropy: Arc<dyn Entropy>,
@@ -35,7 +51,8 @@ pub(crate) struct Link {
     identity: Arc<Identity>,
     introduction: Introduction,
     session: RwLock<Session>,
-    renewing: Mutex<()>,
+    renewing: Mutex<Renewals>,
+    opened: Instant,
     /// Why this worker's identity serves no more, once that is known.
     refusal: OnceLock<Refusal>,
     /// Cancelled together with that.
@@ -141,7 +158,8 @@ impl Link {
             coordinator_key: registered.coordinator_key,
             heartbeat: registered.heartbeat,
             session: RwLock::new(registered.session),
-            renewing: Mutex::new(()),
+            renewing: Mutex::default(),
+            opened: Instant::now(),
             refusal: OnceLock::new(),
             out_of_service: CancellationToken::new(),
         })
@@ -186,11 +204,12 @@ impl Link {
 
     /// A new session, unless somebody else has renewed it since `incarnation`.
     async fn renew(&self, incarnation: u64) -> Result<Session, ControlError> {
-        let _one = self.renewing.lock().await;
+        let mut renewals = self.renewing.lock().await;
         let current = self.session.read().await.clone();
         if current.incarnation != incarnation {
             return Ok(current);
         }
+        renewals.tries += 1;
         let registered = register(&*self.control, &self.identity, &self.introduction).await.map_err(
             |error| match error {
                 WorkerError::Control(error) => self.unless_about_us(error),
@@ -205,7 +224,27 @@ impl Link {
         }
         tracing::info!(incarnation = registered.session.incarnation, "registered again");
         *self.session.write().await = registered.session.clone();
+        let since = registered.session.incarnation.saturating_sub(current.incarnation);
+        if since > std::mem::take(&mut renewals.tries) {
+            self.is_not_alone(&mut renewals)?;
+        }
         Ok(registered.session)
+    }
+
+    /// Somebody else has registered with this identity: a copy of the state directory is in use elsewhere. Whoever started
+    /// last gives way at once; if that does not end it, both serve no more, because neither knows what the other one does.
+    fn is_not_alone(&self, renewals: &mut Renewals) -> Result<(), ControlError> {
+        let now = Instant::now();
+        renewals.foreign.retain(|at| now - *at < FOREIGN.1);
+        renewals.foreign.push(now);
+        tracing::error!(worker = %self.worker, "another worker has registered with this worker's identity");
+        if self.opened.elapsed() > self.heartbeat * NEWCOMER && renewals.foreign.len() < FOREIGN.0 {
+            return Ok(());
+        }
+        Err(self.retire(
+            Refusal::new(Code::IdentityInUse, "another worker uses this worker's identity")
+                .way_out("give each worker a state directory of its own, and never start a copy of one"),
+        ))
     }
 
     /// A refusal of *this worker* says nothing about the attempt a call was for: taken for an answer, it

@@ -12,6 +12,10 @@ use crate::journal::{Entry, Intent, Stage};
 use crate::retry::while_unavailable;
 use crate::worker::Running;
 
+/// How many answered heartbeats it takes to know that nobody else uses this identity: the other one notices with its next
+/// heartbeat that its session was replaced, and this one with the one after that.
+const COMING_FORWARD: u32 = 4;
+
 /// Whether an attempt is over for this worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
@@ -24,7 +28,11 @@ pub(crate) enum Settled {
 impl Running {
     /// Deals with what the journal remembers from before a restart. The user id was swept already.
     pub(crate) async fn recover(&self, stop: &CancellationToken) -> Result<(), WorkerError> {
-        for entry in self.journal.entries()? {
+        let entries = self.journal.entries()?;
+        if entries.iter().any(|entry| entry.stage == Stage::Started) && !self.is_alone(stop).await {
+            return Ok(());
+        }
+        for entry in entries {
             tracing::warn!(
                 attempt = %entry.intent.attempt, fence = %entry.intent.fence, stage = entry.stage.name(),
                 "recovering an attempt from the journal"
@@ -34,6 +42,19 @@ impl Running {
             self.settle(&entry, stop).await?;
         }
         Ok(())
+    }
+
+    /// Waits until another worker with this identity, if there is one, has had the time to come forward: a tool of a copied
+    /// journal may be running on the machine that the copy was taken from. `false`: there is one, or the worker ends.
+    async fn is_alone(&self, stop: &CancellationToken) -> bool {
+        let mut beats = self.beats.subscribe();
+        tokio::select! {
+            biased;
+            () = self.link.out_of_service.cancelled() => false,
+            () = stop.cancelled() => false,
+            // The sender lives as long as `self`.
+            _ = beats.wait_for(|beats| *beats >= COMING_FORWARD) => true,
+        }
     }
 
     /// Signs what can be said of a journaled attempt that does not run, and delivers it.

@@ -163,6 +163,7 @@ impl Worker {
             holdings: Holdings::default(),
             current: Mutex::new(None),
             orders: watch::Sender::new(Orders::default()),
+            beats: watch::Sender::new(0),
             draining: shutdown.drain.clone(),
             _uid_lock: uid_lock,
             _state_lock: state_lock,
@@ -249,6 +250,8 @@ pub(crate) struct Running {
     pub(crate) holdings: Holdings,
     current: Mutex<Option<(Fence, StopLatch)>>,
     orders: watch::Sender<Orders>,
+    /// Heartbeats that were answered.
+    pub(crate) beats: watch::Sender<u32>,
     pub(crate) draining: CancellationToken,
     _uid_lock: Option<UidLock>,
     _state_lock: Guard,

@@ -6,6 +6,7 @@ mod database;
 mod draining;
 mod failpoints;
 mod frozen;
+mod identity;
 mod partitions;
 mod recovery;
 mod regression;

@@ -1,5 +1,6 @@
 //! What goes wrong, and when.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::cluster::Cluster;
@@ -7,7 +8,7 @@ use super::people::People;
 use super::wire::Cut;
 
 /// Breaks something every now and then, for so long.
-pub(super) async fn reign(cluster: &Cluster, people: &People, how_long: Duration) {
+pub(super) async fn reign(cluster: &Arc<Cluster>, people: &People, how_long: Duration) {
     let fate = &cluster.world.fate;
     let until = tokio::time::Instant::now() + how_long;
     let pace = 300 + fate.below(3_000);
@@ -18,7 +19,7 @@ pub(super) async fn reign(cluster: &Cluster, people: &People, how_long: Duration
     }
 }
 
-fn strike(cluster: &Cluster, people: &People) {
+fn strike(cluster: &Arc<Cluster>, people: &People) {
     let fate = &cluster.world.fate;
     let pick = |count: usize| usize::try_from(fate.below(count as u64)).unwrap_or(0);
     let (worker, coordinator) = (pick(cluster.workers.len()), pick(cluster.network.coordinators()));
@@ -50,6 +51,8 @@ fn strike(cluster: &Cluster, people: &People) {
         93..97 => cluster.drain_worker(worker, fate.happens(400)),
         // One machine may be lost, as long as another one is there to go on.
         97 if cluster.workers.len() > 1 && worker == 0 => cluster.lose_worker(worker),
+        // Whoever serves no more because of a copy is not there to go on, either.
+        98 if cluster.workers.len() > 1 && worker == 0 => cluster.start_twin(worker, fate.millis(20_000)),
         _ => {}
     }
 }

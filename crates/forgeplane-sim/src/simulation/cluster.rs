@@ -70,6 +70,8 @@ pub(super) struct WorkerSeat {
     loses_power: AtomicBool,
     /// It never comes back.
     pub(super) gone: AtomicBool,
+    /// A copy of it was used.
+    pub(super) had_twin: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -112,6 +114,7 @@ impl Cluster {
                 shutdown: Mutex::default(),
                 loses_power: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
+                had_twin: AtomicBool::new(false),
             })
             .collect();
         Self {
@@ -185,26 +188,8 @@ impl Cluster {
                 worker: index,
                 home: Arc::clone(&home),
             };
-            let queue: Arc<dyn JobQueue> = match self.jobs {
-                Jobs::Broker => Arc::new(BrokerEnd { broker: Arc::clone(&self.broker), life: life.clone() }),
-                Jobs::Outbox => Arc::new(wire.clone()),
-            };
-            let host = SimMachine {
-                world: Arc::clone(&self.world),
-                life: life.clone(),
-                disk: seat.disk.of(&life),
-                services: Services::default(),
-            };
-            let mut config = WorkerConfig::new(
-                seat.name.clone(),
-                name("default"),
-                "/state".into(),
-                seat.root.clone(),
-                Isolation::UnsafeNone,
-            );
-            config.tools = Tools::Explicit(BTreeMap::from([(Tool::Terraform, self.tool.clone())]));
-            config.enrollment_token = Some(token.clone());
-            let worker = Worker::new(config, wire, queue).host(host);
+            let queue = self.queue(&wire);
+            let worker = self.worker(seat, wire, queue, seat.disk.of(&life), &seat.root, Some(token.clone()));
             let ended = life.spawn(worker.run(shutdown)).await;
             match ended {
                 Ok(Some(Ok(()))) => tracing::debug!(index, "a worker ended"),
@@ -228,6 +213,75 @@ impl Cluster {
             }
             tokio::time::sleep(self.world.fate.millis(8_000)).await;
         }
+    }
+
+    fn queue(&self, wire: &Wire) -> Arc<dyn JobQueue> {
+        match self.jobs {
+            Jobs::Broker => Arc::new(BrokerEnd { broker: Arc::clone(&self.broker), life: wire.life.clone() }),
+            Jobs::Outbox => Arc::new(wire.clone()),
+        }
+    }
+
+    /// A worker's program on a machine with this disk.
+    fn worker(
+        &self,
+        seat: &WorkerSeat,
+        wire: Wire,
+        queue: Arc<dyn JobQueue>,
+        disk: SimDisk,
+        root: &std::path::Path,
+        token: Option<SecretString>,
+    ) -> Worker {
+        let host = SimMachine {
+            world: Arc::clone(&self.world),
+            life: wire.life.clone(),
+            disk,
+            services: Services::default(),
+        };
+        let isolation = Isolation::UnsafeNone;
+        let mut config = WorkerConfig::new(
+            seat.name.clone(),
+            name("default"),
+            "/state".into(),
+            root.to_owned(),
+            isolation,
+        );
+        config.tools = Tools::Explicit(BTreeMap::from([(Tool::Terraform, self.tool.clone())]));
+        config.enrollment_token = token;
+        Worker::new(config, wire, queue).host(host)
+    }
+
+    /// Somebody starts a copy of a worker's state on another machine, and throws it away after a while.
+    pub(super) fn start_twin(self: &Arc<Self>, index: usize, how_long: Duration) {
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            let seat = &this.workers[index];
+            let life = Life::new();
+            let wire = Wire {
+                network: Arc::clone(&this.network),
+                life: life.clone(),
+                worker: index,
+                home: Arc::default(),
+            };
+            let (queue, disk) = (this.queue(&wire), seat.disk.copied().of(&life));
+            let root = seat.root.with_extension("twin");
+            let twin = this.worker(seat, wire, queue, disk, &root, None);
+            seat.had_twin.store(true, Ordering::Relaxed);
+            let running = life.spawn(twin.run(Shutdown::new()));
+            if let Ok(ended) = tokio::time::timeout(how_long, running).await {
+                tracing::debug!(index, ?ended, "a twin ended");
+            }
+            life.end();
+        });
+    }
+
+    /// What the journals of machines that still exist hold, by path.
+    pub(super) fn journals(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let living = self.workers.iter().filter(|seat| !seat.gone.load(Ordering::Relaxed));
+        living
+            .flat_map(|seat| seat.disk.below("/state/journal"))
+            .filter(|(path, _)| path.extension().is_some_and(|e| e == "json"))
+            .collect()
     }
 
     /// Kills a coordinator after so many more things it does.

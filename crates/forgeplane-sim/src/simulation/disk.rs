@@ -58,6 +58,13 @@ impl SimDisk {
         Self { life: life.clone(), ..self.clone() }
     }
 
+    /// A copy of everything on it, on another disk.
+    pub(super) fn copied(&self) -> Self {
+        let names = self.content().names.clone();
+        let content = Content { lasting: names.clone(), names, ..Content::default() };
+        Self { world: Arc::clone(&self.world), content: Arc::new(Mutex::new(content)), life: Life::new() }
+    }
+
     fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -224,7 +224,8 @@ impl People {
         });
     }
 
-    /// Decides executions whose worker's machine is gone for good. They looked: no tool of it runs any more.
+    /// Decides executions whose worker's machine is gone for good, or was copied. They looked: it is in no journal, and no
+    /// tool of it runs any more.
     pub(super) async fn resolve_forever(self) {
         loop {
             tokio::time::sleep(Duration::from_secs(3)).await;
@@ -242,8 +243,12 @@ impl People {
                     .iter()
                     .find(|w| w.worker.id == attempt.worker)
                     .and_then(|w| self.cluster.workers.iter().find(|seat| seat.name == w.worker.name));
-                let is_gone = seat.is_some_and(|seat| seat.gone.load(Ordering::Relaxed));
-                if is_gone && !self.cluster.world.is_at_work(attempt.id) {
+                let is_suspect = seat.is_some_and(|seat| {
+                    seat.gone.load(Ordering::Relaxed) || seat.had_twin.load(Ordering::Relaxed)
+                });
+                let file = format!("{}.json", attempt.fence);
+                let is_journaled = self.cluster.journals().iter().any(|(path, _)| path.ends_with(&file));
+                if is_suspect && !is_journaled && !self.cluster.world.is_at_work(attempt.id) {
                     self.resolve(&attempt).await;
                 }
             }

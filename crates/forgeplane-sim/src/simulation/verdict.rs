@@ -1,7 +1,6 @@
 //! Whether what is recorded is what happened, and whether everything came to an end.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 use forgeplane_core::check::check;
 use forgeplane_core::digest::Digest;
@@ -60,10 +59,8 @@ async fn runs(cluster: &Cluster, people: &People) -> Vec<Run> {
 
 /// What the journals of machines that still exist hold.
 fn journals(cluster: &Cluster) -> Vec<String> {
-    let living = cluster.workers.iter().filter(|seat| !seat.gone.load(Ordering::Relaxed));
-    living
-        .flat_map(|seat| seat.disk.below("/state/journal"))
-        .filter(|(path, _)| path.extension().is_some_and(|e| e == "json"))
+    let journals = cluster.journals().into_iter();
+    journals
         .map(|(path, content)| format!("{}: {}", path.display(), String::from_utf8_lossy(&content)))
         .collect()
 }

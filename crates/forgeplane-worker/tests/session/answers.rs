@@ -1,7 +1,7 @@
 //! Lost, wrong and missing answers to claims and outcomes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forgeplane_core::Code;
@@ -216,6 +216,63 @@ async fn l8_a_session_that_ends_is_renewed_without_touching_the_running_attempt(
     assert_eq!((outcome.outcome, outcome.stop), (OutcomeKind::Succeeded, None));
     assert_eq!(bench.ledger_text(), "start\n");
     worker.drain().await;
+}
+
+/// A copy of a state directory: whoever started last gives way.
+#[tokio::test]
+async fn a_worker_whose_identity_is_in_use_elsewhere_gives_way_when_it_has_just_started() {
+    let bench = Bench::with_script(UNTIL_GO);
+    let worker = bench.start().await.unwrap();
+    bench.script.somebody_registers();
+    assert_eq!(worker.result().await.unwrap_err().code(), "identity_in_use");
+}
+
+/// A journal that was copied says that a tool was started, which may be running where the copy was taken: nothing is said
+/// of it as long as its own worker may come forward.
+#[tokio::test]
+async fn a_copied_journal_is_not_settled_by_the_copy() {
+    let bench = Bench::with_script(UNTIL_GO);
+    let worker = bench.start().await.unwrap();
+    let job = bench.attempt(1, Order::default());
+    bench.until_ledger("start").await;
+    worker.crash().await;
+    let script = Arc::clone(&bench.script);
+    let heard = AtomicUsize::new(0);
+    bench.script.at_call(move |call| {
+        // With its second heartbeat, as one that was there before.
+        if call == "heartbeat" && heard.fetch_add(1, Ordering::SeqCst) == 1 {
+            let script = Arc::clone(&script);
+            tokio::spawn(async move { script.somebody_registers() });
+        }
+    });
+    let copy = bench.start().await.unwrap();
+    assert_eq!(copy.result().await.unwrap_err().code(), "identity_in_use");
+    let concluded = bench.script.calls().iter().any(|call| matches!(call, Call::Conclude(_)));
+    assert!(!concluded, "something was said of attempt {}", job.attempt);
+}
+
+/// One that has been there for long goes on, but not if the other one does not end.
+#[tokio::test]
+async fn two_workers_that_share_an_identity_for_long_serve_no_more() {
+    let bench = Bench::with_script(UNTIL_GO);
+    let worker = bench.start().await.unwrap();
+    let registered =
+        |s: &crate::script::Script| s.calls().iter().filter(|call| **call == Call::Registered).count();
+    let beats = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&beats);
+    bench.script.at_call(move |call| {
+        counting.fetch_add(usize::from(call == "heartbeat"), Ordering::SeqCst);
+    });
+    while beats.load(Ordering::SeqCst) <= 10 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..2 {
+        let before = registered(&bench.script);
+        bench.script.somebody_registers();
+        bench.script.until("it registers again", |s| registered(s) > before).await;
+    }
+    bench.script.somebody_registers();
+    assert_eq!(worker.result().await.unwrap_err().code(), "identity_in_use");
 }
 
 #[tokio::test]

@@ -250,6 +250,12 @@ impl RunningWorker {
         self.task.await.unwrap()
     }
 
+    /// Drops the worker where it is, as a crash would; its tool is left to the next one.
+    pub async fn crash(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+
     /// Lets it finish what it does, and waits for its end.
     pub async fn drain(self) {
         self.shutdown.drain.cancel();

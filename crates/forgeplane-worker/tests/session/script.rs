@@ -59,6 +59,8 @@ struct Inner {
     down: BTreeSet<&'static str>,
     offers: BTreeMap<AttemptId, Offer>,
     incarnation: u64,
+    /// Sessions up to this incarnation are void.
+    ended: u64,
     disabled: bool,
     worker_key: Option<[u8; 32]>,
     concluded: BTreeMap<AttemptId, Conclusion>,
@@ -125,6 +127,12 @@ impl Script {
 
     /// Every session is void.
     pub fn end_sessions(&self) {
+        let mut inner = self.inner();
+        inner.ended = inner.incarnation;
+    }
+
+    /// Somebody else registers with the worker's key.
+    pub fn somebody_registers(&self) {
         self.inner().incarnation += 1;
     }
 
@@ -208,7 +216,9 @@ impl Script {
             Some(Fault::Down) => Err(away()),
             Some(Fault::Refused(code)) => Err(Refusal::new(code, "as the test wants it").into()),
             _ if inner.disabled => Err(Refusal::new(Code::WorkerDisabled, "disconnected").into()),
-            _ if session.is_some_and(|s| s.incarnation != inner.incarnation) => {
+            _ if session
+                .is_some_and(|s| s.incarnation != inner.incarnation || s.incarnation <= inner.ended) =>
+            {
                 Err(Refusal::new(Code::Unauthenticated, "an old session").into())
             }
             Some(Fault::Lost) => {
