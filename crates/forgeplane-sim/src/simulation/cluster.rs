@@ -13,6 +13,7 @@ use forgeplane_core::ports::{BlobError, BlobStore, JobQueue, StaticKey};
 use forgeplane_core::rules::Settings;
 use forgeplane_worker::sandbox::Isolation;
 use forgeplane_worker::{Shutdown, Tools, Worker, WorkerConfig};
+use jiff::SignedDuration;
 use secrecy::SecretString;
 
 use super::broker::{Broker, BrokerEnd};
@@ -37,6 +38,13 @@ fn settings() -> Settings {
         ..Settings::default()
     }
 }
+
+/// How far the clocks of workers are off: nothing depends on them.
+const YEARS_OFF: [SignedDuration; 3] = [
+    SignedDuration::ZERO,
+    SignedDuration::from_hours(24 * 365 * 10),
+    SignedDuration::from_hours(-24 * 365 * 10),
+];
 
 /// How jobs reach the workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +73,8 @@ pub(super) struct WorkerSeat {
     pub(super) name: Name,
     pub(super) disk: SimDisk,
     root: PathBuf,
+    /// How far its clock is off.
+    off: SignedDuration,
     life: Mutex<Life>,
     shutdown: Mutex<Shutdown>,
     loses_power: AtomicBool,
@@ -110,6 +120,7 @@ impl Cluster {
                 name: name(&format!("w{index}")),
                 disk: SimDisk::new(Arc::clone(&world)),
                 root: directory.join(format!("w{index}")),
+                off: YEARS_OFF[index % YEARS_OFF.len()],
                 life: Mutex::new(Life::new()),
                 shutdown: Mutex::default(),
                 loses_power: AtomicBool::new(false),
@@ -237,6 +248,7 @@ impl Cluster {
             life: wire.life.clone(),
             disk,
             services: Services::default(),
+            off: seat.off,
         };
         let isolation = Isolation::UnsafeNone;
         let mut config = WorkerConfig::new(

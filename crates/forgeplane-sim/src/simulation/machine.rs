@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use axum::Router;
+use forgeplane_core::Timestamp;
 use forgeplane_core::evidence::Cleanup;
 use forgeplane_core::ports::{Clock, Entropy};
 use forgeplane_worker::host::{Disk, Guard, Host, Process, Processes, Service};
 use forgeplane_worker::sandbox::{CommandSpec, Isolation, SandboxError};
 use futures_util::future::BoxFuture;
+use jiff::SignedDuration;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::disk::SimDisk;
@@ -26,6 +28,8 @@ pub(super) struct SimMachine {
     pub(super) life: Life,
     pub(super) disk: SimDisk,
     pub(super) services: Services,
+    /// How far this machine's own clock is off (faults C1).
+    pub(super) off: SignedDuration,
 }
 
 /// HTTP services of a machine, by address.
@@ -52,11 +56,20 @@ impl Drop for Listening {
     }
 }
 
+/// A machine's own clock, which may be years off.
+struct Off(Arc<World>, SignedDuration);
+
+impl Clock for Off {
+    fn now(&self) -> Timestamp {
+        self.0.now().saturating_add(self.1).unwrap_or(Timestamp::MAX)
+    }
+}
+
 /// The world's clock and dice, as ports.
 struct Shared(Arc<World>);
 
 impl Clock for Shared {
-    fn now(&self) -> forgeplane_core::Timestamp {
+    fn now(&self) -> Timestamp {
         self.0.now()
     }
 }
@@ -84,7 +97,7 @@ impl Host for SimMachine {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(clock(&self.world))
+        Arc::new(Off(Arc::clone(&self.world), self.off))
     }
 
     fn entropy(&self) -> Arc<dyn Entropy> {
