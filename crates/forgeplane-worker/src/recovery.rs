@@ -26,11 +26,14 @@ pub(crate) enum Settled {
 }
 
 impl Running {
-    /// Deals with what the journal remembers from before a restart. The user id was swept already.
-    pub(crate) async fn recover(&self, stop: &CancellationToken) -> Result<(), WorkerError> {
+    /// Deals with what the journal remembers from before a restart. The user id was swept already. `false`: something is
+    /// left that nothing may be said of, so nothing may be begun, either.
+    pub(crate) async fn recover(&self, stop: &CancellationToken) -> Result<bool, WorkerError> {
         let entries = self.journal.entries()?;
-        if entries.iter().any(|entry| entry.stage == Stage::Started) && !self.is_alone(stop).await {
-            return Ok(());
+        // Of these something will be said that is not signed yet.
+        let undecided = |entry: &Entry| matches!(entry.stage, Stage::Intent | Stage::Started);
+        if entries.iter().any(undecided) && !self.is_alone(stop).await {
+            return Ok(false);
         }
         for entry in entries {
             tracing::warn!(
@@ -41,7 +44,7 @@ impl Running {
                 .increment(1);
             self.settle(&entry, stop).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Waits until another worker with this identity, if there is one, has had the time to come forward: a tool of a copied

@@ -428,7 +428,9 @@ async fn either(one: CancellationToken, other: CancellationToken, end: Cancellat
 }
 
 async fn take_jobs(running: &Running, queue: &dyn JobQueue, ends: &Ends) -> Result<(), WorkerError> {
-    running.recover(&ends.taking).await?;
+    if !running.recover(&ends.taking).await? {
+        return Ok(());
+    }
     let mut pause = running.link.pause();
     let mut rotation_pause = tokio::time::Instant::now();
     loop {
