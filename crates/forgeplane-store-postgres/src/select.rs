@@ -17,8 +17,8 @@ fn text(value: impl ToString) -> Value {
 }
 
 /// As the database counts; what it cannot count to is in no row.
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+fn whole(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
 }
 
 /// The query of a lookup.
@@ -186,7 +186,7 @@ pub(crate) fn select(select: &Select, page: &Page) -> Option<Query> {
     } else {
         format!(" WHERE {}", draft.filters.join(" AND "))
     };
-    draft.values.push(Value::Number(Some(i64::try_from(page.limit).unwrap_or(i64::MAX))));
+    draft.values.push(Value::Number(Some(whole(page.limit))));
     let limit = draft.values.len();
     Some(Query {
         kind,

@@ -18,8 +18,8 @@ fn text(value: impl ToString) -> Value {
 }
 
 /// As the database counts; what it cannot count to is in no row.
-fn whole(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+fn whole(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
 }
 
 /// The query of a lookup.
@@ -130,7 +130,7 @@ pub(crate) fn select(select: &Select, page: &Page) -> Option<Query> {
         Queue => "priority DESC, queued_at, id".to_owned(),
     };
     let filter = if filters.is_empty() { String::new() } else { format!(" WHERE {}", filters.join(" AND ")) };
-    values.push(Value::Integer(i64::try_from(page.limit).unwrap_or(i64::MAX)));
+    values.push(Value::Integer(whole(page.limit)));
     Some(Query {
         kind,
         sql: format!("SELECT version, doc FROM {}{filter} ORDER BY {order_by} LIMIT ?", table(kind)),

@@ -1,5 +1,6 @@
 //! Who a worker is and whether it lives: registration, sessions, keys, heartbeats and the orders that answer them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ed25519_dalek::{Signature, VerifyingKey};
@@ -172,12 +173,13 @@ impl Coordinator {
         known: Fence,
         heartbeat: &Heartbeat,
     ) -> Result<Option<Changeset>> {
-        let mut named = Vec::new();
-        for fence in heartbeat.holding.iter().map(|h| h.fence).chain([heartbeat.newest]) {
-            if fence > known {
-                let attempt = self.store().find_as::<Attempt>(&Lookup::AttemptFence(fence)).await?;
-                named.push((fence, attempt.map(|a| a.value)));
-            }
+        // The newest is mostly one of those held: each is looked for once.
+        let fences = heartbeat.holding.iter().map(|h| h.fence).chain([heartbeat.newest]);
+        let news: BTreeSet<Fence> = fences.filter(|fence| *fence > known).collect();
+        let mut named = Vec::with_capacity(news.len());
+        for fence in news {
+            let attempt = self.store().find_as::<Attempt>(&Lookup::AttemptFence(fence)).await?;
+            named.push((fence, attempt.map(|a| a.value)));
         }
         let Some(fence) = regression::unknown(worker.id, known, &named) else { return Ok(None) };
         let Some(changes) = regression::mark(worker, fence, self.now()) else { return Ok(None) };

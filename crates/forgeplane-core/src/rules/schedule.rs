@@ -208,6 +208,7 @@ struct Pass<'a> {
     load: BTreeMap<ProjectId, usize>,
     busy: BTreeMap<InstanceId, (RunId, bool)>,
     offered: BTreeSet<RunId>,
+    lost: Option<(WorkerId, Fence)>,
 }
 
 impl<'a> Pass<'a> {
@@ -218,6 +219,7 @@ impl<'a> Pass<'a> {
             load: BTreeMap::new(),
             busy: BTreeMap::new(),
             offered: BTreeSet::new(),
+            lost: regression::found(view.workers.iter().map(|c| &c.worker.value)),
         };
         for attempt in view.open {
             pass.taken.entry(attempt.worker).or_default().insert(attempt.slot);
@@ -252,7 +254,7 @@ impl<'a> Pass<'a> {
         if let Some(offer) = self.view.open.iter().find(|a| a.run == run.id) {
             return Err(WaitReason::Offered { worker: offer.worker, until: offer.offer_expires_at });
         }
-        if let Some((worker, fence)) = regression::found(self.view.workers.iter().map(|c| &c.worker.value)) {
+        if let Some((worker, fence)) = self.lost {
             return Err(WaitReason::CommitsLost { worker, fence });
         }
         let exclusive = run.operation.changes_infrastructure();
