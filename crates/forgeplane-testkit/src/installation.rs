@@ -93,7 +93,7 @@ pub struct Installation {
     authority: Authority,
     settings: Vec<String>,
     /// The database server; without it, records are in a file.
-    pub postgres: Option<PostgresServer>,
+    postgres: Option<PostgresServer>,
     /// The broker, if there is one.
     pub nats: Option<NatsServer>,
     users: Vec<String>,

@@ -2,14 +2,12 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Site, options, patient_tool};
+use crate::support::{Site, options, passable, patient_tool};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_lets_its_tool_end_and_takes_nothing_new() {
-    let go = tempfile::tempdir().unwrap();
-    let go = go.path().join("go");
-    std::fs::set_permissions(go.parent().unwrap(), std::os::unix::fs::PermissionsExt::from_mode(0o711))
-        .unwrap();
+    let dir = passable();
+    let go = dir.path().join("go");
     let (mut site, coordinators) =
         Site::start(options(false, &["settings.heartbeat_s = 1"]), &patient_tool(&go), &["alpha"]);
     let alpha = &coordinators[0];

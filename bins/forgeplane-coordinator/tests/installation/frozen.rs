@@ -4,14 +4,13 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{PATIENCE, Site, options, patient_tool};
+use crate::support::{PATIENCE, Site, options, passable, patient_tool};
 
 /// B21: a worker that stood still for longer than it is waited for comes back with its claim, and its outcome counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn b21_a_worker_that_stood_still_is_missed_and_comes_back_with_its_claim() {
-    let go = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(go.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
-    let go = go.path().join("go");
+    let dir = passable();
+    let go = dir.path().join("go");
     let soon = [
         "settings.heartbeat_s = 1",
         "settings.worker_offline_after_s = 3",

@@ -1,33 +1,30 @@
 //! Two workers with one identity.
 
-use std::time::{Duration, Instant};
-
 use forgeplane_testkit::installation::Worker;
 
-use crate::support::{PATIENCE, Site, options, patient_tool};
+use crate::support::{Site, options, passable, patient_tool, until};
 
 /// Waits until a worker has been there for longer than a newcomer.
 async fn until_established(site: &Site, worker: &Worker) {
-    let deadline = Instant::now() + PATIENCE;
     let answered = |text: &str| -> Option<f64> {
         let line = text
             .lines()
             .find(|l| l.starts_with("forgeplane_worker_heartbeats_total{result=\"answered\"}"))?;
         line.rsplit_once(' ')?.1.parse().ok()
     };
-    while answered(&site.probe(&worker.probes, "/metrics").await.1).is_none_or(|beats| beats < 8.0) {
-        assert!(Instant::now() < deadline, "its heartbeats are not answered");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("its heartbeats are not answered", async || {
+        let (_, text) = site.probe(&worker.probes, "/metrics").await;
+        if answered(&text).is_some_and(|beats| beats >= 8.0) { Ok(()) } else { Err(text) }
+    })
+    .await;
 }
 
 /// A copy of a state directory, taken while a tool runs, says that the tool may have been started. Its worker waits for the
 /// one that it is a copy of to come forward, and gives way without having said anything of the attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_worker_gives_way_and_disturbs_nothing() {
-    let go = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(go.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
-    let go = go.path().join("go");
+    let dir = passable();
+    let go = dir.path().join("go");
     let (mut site, coordinators) =
         Site::start(options(false, &["settings.heartbeat_s = 1"]), &patient_tool(&go), &["alpha"]);
     let alpha = &coordinators[0];

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use forgeplane_testkit::installation::{Coordinator, Proxy, Worker};
 use serde_json::Value;
 
-use crate::support::{PATIENCE, Site, options, patient_tool};
+use crate::support::{PATIENCE, Site, options, passable, patient_tool};
 
 /// A worker behind a network, with a run whose tool waits for a word.
 struct Apart {
@@ -20,8 +20,7 @@ struct Apart {
 
 impl Apart {
     async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+        let dir = passable();
         let go = dir.path().join("go");
         let soon = [
             "settings.heartbeat_s = 1",

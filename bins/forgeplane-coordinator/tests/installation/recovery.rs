@@ -1,12 +1,11 @@
 //! Executions whose worker is missing, from detection to decision, with the command line as operators use it.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use forgeplane_testkit::installation::{Coordinator, Worker};
 use serde_json::Value;
 
-use crate::support::{PATIENCE, Site, options, patient_tool};
+use crate::support::{Site, options, passable, patient_tool, until};
 
 /// Lost workers are noticed soon.
 const SOON: &[&str] =
@@ -25,8 +24,7 @@ struct Lost {
 
 impl Lost {
     async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+        let dir = passable();
         let go = dir.path().join("go");
         let (mut site, mut coordinators) = Site::start(options(false, SOON), &patient_tool(&go), &["alpha"]);
         let coordinator = coordinators.remove(0);
@@ -65,20 +63,20 @@ impl Lost {
 
     /// Waits until a heartbeat has named the claim.
     async fn until_named(&self) {
-        let deadline = Instant::now() + PATIENCE;
         let path = format!("/attempts/{}", self.attempt);
-        while self.site.get(&self.coordinator, &path).await["last_named"].is_null() {
-            assert!(Instant::now() < deadline, "no heartbeat names the claim");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until("no heartbeat names the claim", async || {
+            let attempt = self.site.get(&self.coordinator, &path).await;
+            if attempt["last_named"].is_null() { Err(format!("{attempt:#}")) } else { Ok(()) }
+        })
+        .await;
     }
 
     async fn until_unresolved(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.ok(&["attempt", "list", "--unresolved"]).contains(&self.attempt) {
-            assert!(Instant::now() < deadline, "nobody misses the worker");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        until("nobody misses the worker", async || {
+            let list = self.ok(&["attempt", "list", "--unresolved"]);
+            if list.contains(&self.attempt) { Ok(()) } else { Err(list) }
+        })
+        .await;
     }
 }
 
@@ -89,14 +87,11 @@ async fn an_outcome_from_the_disk_of_a_dead_worker_ends_its_run() {
     lost.until_named().await;
     lost.coordinator.process.kill();
     std::fs::write(&lost.go, "").unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    let entry = loop {
-        match lost.entry() {
-            Some((path, entry)) if entry["stage"] == "signed" => break path,
-            _ => assert!(Instant::now() < deadline, "the worker does not sign"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+    let entry = until("the worker does not sign", async || match lost.entry() {
+        Some((path, entry)) if entry["stage"] == "signed" => Ok(path),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
     lost.worker.process.kill();
     lost.coordinator.process.start("workers: ");
     lost.until_unresolved().await;
@@ -128,11 +123,10 @@ async fn an_outcome_from_the_disk_of_a_dead_worker_ends_its_run() {
     lost.site.until_status(&lost.coordinator, &lost.run, "succeeded").await;
     // The worker comes back after all, and hears that everything is known.
     lost.worker.process.start("ready");
-    let deadline = Instant::now() + PATIENCE;
-    while lost.entry().is_some() {
-        assert!(Instant::now() < deadline, "the worker does not forget");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("the worker does not forget", async || {
+        lost.entry().map_or(Ok(()), |entry| Err(format!("{entry:?}")))
+    })
+    .await;
     assert_eq!(lost.site.installation.ledger().matches("started").count(), 1);
     lost.site.installation.check().unwrap();
 }

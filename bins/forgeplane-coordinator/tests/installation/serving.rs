@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Site, options};
+use crate::support::{Site, options, until};
 
 /// Waits until the readiness probe answers with this status.
 async fn until_ready(site: &Site, probes: &str, status: u16) {
-    let deadline = Instant::now() + PATIENCE;
-    while site.probe(probes, "/readyz").await.0 != status {
-        assert!(Instant::now() < deadline, "readiness does not become {status}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("readiness does not change", async || {
+        let (found, text) = site.probe(probes, "/readyz").await;
+        if found == status { Ok(()) } else { Err(format!("it is {found}, not {status}: {text}")) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,16 +53,12 @@ async fn metrics_tell_what_goes_on() {
         "forgeplane_step_seconds_count",
         "forgeplane_http_request_seconds_count",
     ];
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    until("the metrics are not told", async || {
         let (_, text) = site.probe(&alpha.probes, "/metrics").await;
         let missing: Vec<_> = wanted.iter().filter(|line| !text.contains(**line)).collect();
-        if missing.is_empty() {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{missing:?} are not in\n{text}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are not in\n{text}")) }
+    })
+    .await;
     let (status, text) = site.probe(&worker.probes, "/metrics").await;
     assert_eq!(status, 200);
     assert!(text.contains("forgeplane_worker_attempts_total{outcome=\"succeeded\"} 1"), "{text}");

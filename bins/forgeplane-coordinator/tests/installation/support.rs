@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forgeplane_testkit::installation::{
-    Coordinator, Installation, InstallationOptions, Programs, Proxy, Worker, WorkerSpec,
+    Coordinator, Installation, InstallationOptions, Process, Programs, Proxy, Worker, WorkerSpec,
 };
 use serde_json::{Value, json};
 
@@ -17,6 +17,18 @@ pub fn programs() -> Programs {
 
 pub fn options(nats: bool, settings: &[&str]) -> InstallationOptions {
     InstallationOptions { nats, sqlite: false, settings: settings.iter().map(|s| (*s).to_owned()).collect() }
+}
+
+/// Looks again and again until there is what is waited for; what was found instead is told when it does not come.
+pub async fn until<T>(what: &str, look: impl AsyncFn() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match look().await {
+            Ok(found) => return found,
+            Err(instead) => assert!(Instant::now() < deadline, "{what}: {instead}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// The administrator at the HTTP API.
@@ -130,15 +142,11 @@ impl Site {
 
     /// Waits until something holds of a run.
     pub async fn until_run(&self, at: &Coordinator, run: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        until("the run does not come to that", async || {
             let view = self.run(at, run).await;
-            if holds(&view) {
-                return view;
-            }
-            assert!(Instant::now() < deadline, "it does not come to that: {view:#}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            if holds(&view) { Ok(view) } else { Err(format!("{view:#}")) }
+        })
+        .await
     }
 
     pub async fn until_status(&self, at: &Coordinator, run: &str, status: &str) -> Value {
@@ -147,43 +155,38 @@ impl Site {
 
     /// Waits until the ledger says this.
     pub async fn until_ledger(&self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.installation.ledger().contains(text) {
-            assert!(Instant::now() < deadline, "{text:?} is not in the ledger");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until(text, async || {
+            let ledger = self.installation.ledger();
+            if ledger.contains(text) { Ok(()) } else { Err(format!("it is not in the ledger:\n{ledger}")) }
+        })
+        .await;
     }
 
     /// Waits until a coordinator answers again.
     pub async fn until_answers(&self, at: &Coordinator) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.client.try_ask(&at.api, None, "/runs").await.is_none() {
-            assert!(Instant::now() < deadline, "the coordinator does not answer");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until("the coordinator does not answer", async || {
+            self.client.try_ask(&at.api, None, "/runs").await.map(drop).ok_or_else(|| at.process.log())
+        })
+        .await;
     }
 
     /// Waits until something holds of the workers.
     pub async fn until_workers(&self, at: &Coordinator, holds: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        until("the workers do not come to that", async || {
             let answer = self.client.try_ask(&at.api, None, "/workers").await;
             let workers = answer.and_then(|page| page["items"].as_array().cloned()).unwrap_or_default();
-            if holds(&workers) {
-                return workers;
-            }
-            assert!(Instant::now() < deadline, "it does not come to that: {workers:#?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            if holds(&workers) { Ok(workers) } else { Err(format!("{workers:#?}")) }
+        })
+        .await
     }
 
     /// Waits until a process has said this.
-    pub async fn until_log(&self, process: &forgeplane_testkit::installation::Process, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while !process.log().contains(text) {
-            assert!(Instant::now() < deadline, "{text:?} is not in the log:\n{}", process.log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    pub async fn until_log(&self, process: &Process, text: &str) {
+        until(text, async || {
+            let log = process.log();
+            if log.contains(text) { Ok(()) } else { Err(format!("it is not in the log:\n{log}")) }
+        })
+        .await;
     }
 
     /// Status and text of a probe.
@@ -191,6 +194,12 @@ impl Site {
         let answer = self.client.http.get(format!("{probes}{path}")).send().await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
+}
+
+/// A directory that tools may pass through, and look into by name.
+pub fn passable() -> tempfile::TempDir {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    tempfile::Builder::new().permissions(mode).tempdir().unwrap()
 }
 
 /// A tool that runs until a file appears or it is interrupted; it tells the ledger what becomes of it.

@@ -8,6 +8,7 @@ mod events;
 mod keys;
 mod policy;
 mod queue;
+mod shared;
 mod store;
 
 pub use blob::*;

@@ -163,7 +163,7 @@ async fn t044_a_plan_file_that_was_changed_at_rest_is_not_promoted() {
     let mut worker = world.worker("w1").await;
     let plan = world.planned(&mut worker, "sandbox").await;
     let artifact = world.view(plan.id).await.plan.unwrap();
-    let blobs = Shared(std::sync::Arc::clone(&world.blobs));
+    let blobs = &world.blobs;
     use forgeplane_core::ports::BlobStore as _;
     let name = format!("artifact/{}", artifact.plan.hex());
     let mut sealed = blobs.get(&name).await.unwrap().unwrap().to_vec();

@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use ed25519_dalek::{Signer as _, SigningKey};
-use forgeplane_core::Timestamp;
 use forgeplane_core::coordinator::{Coordinator, InProcess, NewInstance, NewRun, PushTemplate};
 use forgeplane_core::digest::Digest;
 use forgeplane_core::evidence::{Cleanup, Envelope, NotStarted, Outcome, registration_message};
-use forgeplane_core::id::{AttemptId, RunId, WorkerId};
+use forgeplane_core::id::{AttemptId, RunId};
 use forgeplane_core::memory::{ManualClock, MemoryBlobs, MemoryQueue, MemoryStore, SeededEntropy};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::*;
@@ -40,61 +38,6 @@ pub enum Command {
     Forge(usize),
     Restart(usize),
     Resolve(usize),
-}
-
-/// A store that the test and the coordinator share.
-struct Shared(Arc<MemoryStore>);
-
-#[async_trait]
-impl Store for Shared {
-    async fn commit(&self, batch: Vec<Changeset>) -> Result<Vec<Result<Committed, Conflict>>, StoreError> {
-        self.0.commit(batch).await
-    }
-    async fn get(&self, key: &Key) -> Result<Option<Versioned<Record>>, StoreError> {
-        self.0.get(key).await
-    }
-    async fn find(&self, lookup: &Lookup) -> Result<Option<Versioned<Record>>, StoreError> {
-        self.0.find(lookup).await
-    }
-    async fn list(&self, select: &Select, page: &Page) -> Result<Vec<Versioned<Record>>, StoreError> {
-        self.0.list(select, page).await
-    }
-    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
-        self.0.events(filter, after, limit).await
-    }
-    async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
-        self.0.outbox(limit).await
-    }
-
-    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
-        self.0.outbox_of(worker, limit).await
-    }
-
-    async fn event_head(&self) -> Result<u64, StoreError> {
-        self.0.event_head().await
-    }
-    async fn log(
-        &self,
-        attempt: AttemptId,
-        from: u64,
-        max_bytes: usize,
-    ) -> Result<Vec<LogChunk>, StoreError> {
-        self.0.log(attempt, from, max_bytes).await
-    }
-    async fn log_end(&self, attempt: AttemptId) -> Result<u64, StoreError> {
-        self.0.log_end(attempt).await
-    }
-    async fn allocate_fence(&self) -> Result<Fence, StoreError> {
-        self.0.allocate_fence().await
-    }
-}
-
-struct SharedClock(Arc<ManualClock>);
-
-impl Clock for SharedClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
 }
 
 /// A scripted worker.
@@ -133,12 +76,12 @@ impl World {
         let store = Arc::new(MemoryStore::new());
         let clock = Arc::new(ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap()));
         let coordinator = Coordinator::builder()
-            .store(Shared(Arc::clone(&store)))
+            .store(Arc::clone(&store))
             .queue(MemoryQueue::default())
             .blobs(MemoryBlobs::default())
             .keys(StaticKey::new("k1", [1; 32]))
             .signing_key([2; 32])
-            .clock(SharedClock(Arc::clone(&clock)))
+            .clock(Arc::clone(&clock))
             .entropy(SeededEntropy::new(7))
             .build()
             .await
@@ -146,14 +89,9 @@ impl World {
         let project = coordinator.ensure_project(&name("p")).await.unwrap();
         let mut people = Vec::new();
         for who in ["alice", "bob"] {
-            let (token, _) =
+            let (_, secret) =
                 coordinator.issue_token(project.id, &name(who), Role::Admin, None).await.unwrap();
-            people.push(Caller {
-                principal: token.principal,
-                name: who.into(),
-                project: project.id,
-                role: token.role,
-            });
+            people.push(coordinator.authenticate(&secret).await.unwrap());
         }
         let push = PushTemplate {
             name: name("t"),

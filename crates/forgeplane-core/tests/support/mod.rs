@@ -245,13 +245,13 @@ async fn assemble(
     settings: &Settings,
 ) -> Coordinator {
     Coordinator::builder()
-        .store(Shared(Arc::clone(store)))
+        .store(Arc::clone(store))
         .queue(queue.clone())
-        .blobs(Shared(Arc::clone(blobs)))
+        .blobs(Arc::clone(blobs))
         .keys(StaticKey::new("k1", [7; 32]))
         .signing_key([9; 32])
-        .clock(Shared(Arc::clone(clock)))
-        .entropy(Shared(Arc::clone(entropy)))
+        .clock(Arc::clone(clock))
+        .entropy(Arc::clone(entropy))
         .settings(settings.clone())
         .build()
         .await

@@ -1,19 +1,15 @@
 //! Memory adapters that remember everything they were given.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use forgeplane_core::Timestamp;
 use forgeplane_core::id::{AttemptId, WorkerId};
-use forgeplane_core::memory::{ManualClock, MemoryBlobs, MemoryStore, SeededEntropy};
+use forgeplane_core::memory::{MemoryBlobs, MemoryStore};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::*;
-
-/// A port whose other end the test keeps.
-pub struct Shared<T>(pub Arc<T>);
 
 /// A memory store that remembers what was committed, in order.
 #[derive(Default)]
@@ -141,53 +137,6 @@ impl Store for Spy {
     }
 }
 
-#[async_trait]
-impl Store for Shared<Spy> {
-    async fn commit(&self, batch: Vec<Changeset>) -> Result<Vec<Result<Committed, Conflict>>, StoreError> {
-        self.0.commit(batch).await
-    }
-
-    async fn get(&self, key: &Key) -> Result<Option<Versioned<Record>>, StoreError> {
-        self.0.get(key).await
-    }
-
-    async fn find(&self, lookup: &Lookup) -> Result<Option<Versioned<Record>>, StoreError> {
-        self.0.find(lookup).await
-    }
-
-    async fn list(&self, select: &Select, page: &Page) -> Result<Vec<Versioned<Record>>, StoreError> {
-        self.0.list(select, page).await
-    }
-
-    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<Vec<Event>, StoreError> {
-        self.0.events(filter, after, limit).await
-    }
-
-    async fn outbox(&self, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
-        self.0.outbox(limit).await
-    }
-
-    async fn outbox_of(&self, worker: WorkerId, limit: usize) -> Result<Vec<OutboxMessage>, StoreError> {
-        self.0.outbox_of(worker, limit).await
-    }
-
-    async fn event_head(&self) -> Result<u64, StoreError> {
-        self.0.event_head().await
-    }
-
-    async fn log(&self, attempt: AttemptId, from: u64, max: usize) -> Result<Vec<LogChunk>, StoreError> {
-        self.0.log(attempt, from, max).await
-    }
-
-    async fn log_end(&self, attempt: AttemptId) -> Result<u64, StoreError> {
-        self.0.log_end(attempt).await
-    }
-
-    async fn allocate_fence(&self) -> Result<Fence, StoreError> {
-        self.0.allocate_fence().await
-    }
-}
-
 /// Memory blobs that remember every byte they were given.
 #[derive(Default)]
 pub struct SpyBlobs {
@@ -211,29 +160,17 @@ impl SpyBlobs {
 }
 
 #[async_trait]
-impl BlobStore for Shared<SpyBlobs> {
+impl BlobStore for SpyBlobs {
     async fn put(&self, name: &str, bytes: Bytes) -> Result<(), BlobError> {
-        self.0.given.lock().unwrap().push((name.to_owned(), bytes.clone()));
-        self.0.inner.put(name, bytes).await
+        self.given.lock().unwrap().push((name.to_owned(), bytes.clone()));
+        self.inner.put(name, bytes).await
     }
 
     async fn get(&self, name: &str) -> Result<Option<Bytes>, BlobError> {
-        self.0.inner.get(name).await
+        self.inner.get(name).await
     }
 
     async fn delete(&self, name: &str) -> Result<(), BlobError> {
-        self.0.inner.delete(name).await
-    }
-}
-
-impl Clock for Shared<ManualClock> {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-}
-
-impl Entropy for Shared<SeededEntropy> {
-    fn fill(&self, bytes: &mut [u8]) {
-        self.0.fill(bytes);
+        self.inner.delete(name).await
     }
 }

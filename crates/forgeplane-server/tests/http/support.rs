@@ -26,14 +26,6 @@ pub(crate) const SOURCE: &[u8] = b"\x1f\x8b source";
 /// The largest source in these tests, bytes.
 pub(crate) const MAX_SOURCE: usize = 1 << 20;
 
-struct SharedClock(Arc<ManualClock>);
-
-impl Clock for SharedClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-}
-
 /// How the store fails, when it does.
 #[derive(Default)]
 pub(crate) struct Trouble {
@@ -140,7 +132,7 @@ impl House {
             .blobs(MemoryBlobs::default())
             .keys(StaticKey::new("k1", [7; 32]))
             .signing_key([9; 32])
-            .clock(SharedClock(Arc::clone(&clock)))
+            .clock(Arc::clone(&clock))
             .entropy(SeededEntropy::new(1))
             .source_check(|source| {
                 assert!(!source.ends_with(b"panic"), "a check that panics");

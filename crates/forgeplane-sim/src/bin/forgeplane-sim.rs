@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use forgeplane_sim::simulation::{self, Schedule};
+use forgeplane_sim::simulation::{self, Counts, Schedule};
 use tracing_subscriber::EnvFilter;
 
 /// Runs the production coordinator and worker in a simulated world, one schedule per seed, and checks after each that
@@ -40,12 +40,7 @@ struct Args {
 #[derive(Default)]
 struct Sum {
     schedules: u64,
-    crashes: u64,
-    power_losses: u64,
-    losses: u64,
-    duplicates: u64,
-    unknown_commits: u64,
-    starts: u64,
+    counts: Counts,
     attempts: u64,
     receipts: u64,
     compared: u64,
@@ -57,12 +52,7 @@ struct Sum {
 impl Sum {
     fn add(&mut self, schedule: Schedule) {
         self.schedules += 1;
-        self.crashes += schedule.counts.crashes;
-        self.power_losses += schedule.counts.power_losses;
-        self.losses += schedule.counts.losses;
-        self.duplicates += schedule.counts.duplicates;
-        self.unknown_commits += schedule.counts.unknown_commits;
-        self.starts += schedule.counts.starts;
+        self.counts += schedule.counts;
         self.attempts += schedule.attempts;
         self.receipts += schedule.receipts;
         self.compared += schedule.compared;
@@ -77,14 +67,14 @@ impl Sum {
         let per_minute = self.schedules as f64 * 60.0 / took.as_secs_f64();
         println!("{} schedules in {:.1} s, {per_minute:.0} per minute", self.schedules, took.as_secs_f64());
         println!("{:.1} days simulated", self.simulated.as_secs_f64() / 86_400.0);
-        println!("{} crashes, {} of them power losses", self.crashes, self.power_losses);
+        println!("{} crashes, {} of them power losses", self.counts.crashes, self.counts.power_losses);
         println!(
             "{} messages lost, {} delivered twice, {} commits with an unknown result",
-            self.losses, self.duplicates, self.unknown_commits
+            self.counts.losses, self.counts.duplicates, self.counts.unknown_commits
         );
         println!(
             "{} attempts, {} executions begun, {} receipts; at most {} starts per fence",
-            self.attempts, self.starts, self.receipts, self.most_starts
+            self.attempts, self.counts.starts, self.receipts, self.most_starts
         );
         println!("{} invariants checked, {} schedules with a violation", self.compared, self.failed.len());
     }

@@ -1,7 +1,7 @@
 //! A broker that loses, repeats, delays and reorders messages, and forgets everything now and then.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::life::Life;
+use super::lock;
 use super::world::World;
 
 /// How long a delivery may go without an answer before it is made again.
@@ -43,7 +44,7 @@ impl Broker {
     }
 
     fn messages(&self) -> MutexGuard<'_, Messages> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.messages)
     }
 
     /// Every message is gone.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forgeplane_core::coordinator::{Coordinator, CoordinatorError};
 use forgeplane_core::memory::{MemoryBlobs, MemoryStore};
 use forgeplane_core::model::{Name, Tool};
-use forgeplane_core::ports::{BlobError, BlobStore, JobQueue, StaticKey};
+use forgeplane_core::ports::{JobQueue, StaticKey};
 use forgeplane_core::rules::Settings;
 use forgeplane_worker::sandbox::Isolation;
 use forgeplane_worker::{Shutdown, Tools, Worker, WorkerConfig};
@@ -19,7 +19,8 @@ use secrecy::SecretString;
 use super::broker::{Broker, BrokerEnd};
 use super::disk::SimDisk;
 use super::life::Life;
-use super::machine::{self, Services, SimMachine};
+use super::lock;
+use super::machine::{Services, SimMachine};
 use super::store::StoreEnd;
 use super::wire::{Network, Wire};
 use super::world::World;
@@ -84,28 +85,6 @@ pub(super) struct WorkerSeat {
     pub(super) had_twin: AtomicBool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Blobs that coordinators share.
-struct Blobs(Arc<MemoryBlobs>);
-
-#[async_trait::async_trait]
-impl BlobStore for Blobs {
-    async fn put(&self, name: &str, bytes: bytes::Bytes) -> Result<(), BlobError> {
-        self.0.put(name, bytes).await
-    }
-
-    async fn get(&self, name: &str) -> Result<Option<bytes::Bytes>, BlobError> {
-        self.0.get(name).await
-    }
-
-    async fn delete(&self, name: &str) -> Result<(), BlobError> {
-        self.0.delete(name).await
-    }
-}
-
 impl Cluster {
     pub(super) fn new(
         world: Arc<World>,
@@ -147,11 +126,11 @@ impl Cluster {
             StoreEnd { store: Arc::clone(&self.store), world: Arc::clone(&self.world), life: life.clone() };
         let builder = Coordinator::builder()
             .store(store)
-            .blobs(Blobs(Arc::clone(&self.blobs)))
+            .blobs(Arc::clone(&self.blobs))
             .keys(StaticKey::new("k1", [7; 32]))
             .signing_key([9; 32])
-            .clock(machine::clock(&self.world))
-            .entropy(machine::entropy(&self.world))
+            .clock(Arc::clone(&self.world))
+            .entropy(Arc::clone(&self.world))
             .settings(settings());
         let builder = match self.jobs {
             Jobs::Broker => builder.queue(BrokerEnd { broker: Arc::clone(&self.broker), life: life.clone() }),
@@ -199,8 +178,7 @@ impl Cluster {
                 worker: index,
                 home: Arc::clone(&home),
             };
-            let queue = self.queue(&wire);
-            let worker = self.worker(seat, wire, queue, seat.disk.of(&life), &seat.root, Some(token.clone()));
+            let worker = self.worker(seat, wire, seat.disk.of(&life), &seat.root, Some(token.clone()));
             let ended = life.spawn(worker.run(shutdown)).await;
             match ended {
                 Ok(Some(Ok(()))) => tracing::debug!(index, "a worker ended"),
@@ -238,7 +216,6 @@ impl Cluster {
         &self,
         seat: &WorkerSeat,
         wire: Wire,
-        queue: Arc<dyn JobQueue>,
         disk: SimDisk,
         root: &std::path::Path,
         token: Option<SecretString>,
@@ -260,6 +237,7 @@ impl Cluster {
         );
         config.tools = Tools::Explicit(BTreeMap::from([(Tool::Terraform, self.tool.clone())]));
         config.enrollment_token = token;
+        let queue = self.queue(&wire);
         Worker::new(config, wire, queue).host(host)
     }
 
@@ -275,9 +253,9 @@ impl Cluster {
                 worker: index,
                 home: Arc::default(),
             };
-            let (queue, disk) = (this.queue(&wire), seat.disk.copied().of(&life));
+            let disk = seat.disk.copied().of(&life);
             let root = seat.root.with_extension("twin");
-            let twin = this.worker(seat, wire, queue, disk, &root, None);
+            let twin = this.worker(seat, wire, disk, &root, None);
             seat.had_twin.store(true, Ordering::Relaxed);
             let running = life.spawn(twin.run(Shutdown::new()));
             if let Ok(ended) = tokio::time::timeout(how_long, running).await {

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forgeplane_worker::host::{Disk, Guard};
 
 use super::life::Life;
+use super::lock;
 use super::world::{Planted, World};
 
 /// The files of one worker's state directory, across its lives.
@@ -66,7 +67,7 @@ impl SimDisk {
     }
 
     fn content(&self) -> MutexGuard<'_, Content> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.content)
     }
 
     /// The power goes out: changes of names that were not synced are kept up to some point, as a journaling file system

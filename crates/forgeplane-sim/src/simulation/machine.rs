@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use axum::Router;
@@ -18,7 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::disk::SimDisk;
 use super::life::Life;
-use super::tool::{Running, Tool};
+use super::lock;
+use super::tool::Tool;
 use super::world::World;
 
 /// One life of a worker's machine.
@@ -38,7 +39,7 @@ pub(super) struct Services(Arc<Mutex<BTreeMap<String, Router>>>);
 
 impl Services {
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Router>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The service at an address, if something listens there.
@@ -65,31 +66,6 @@ impl Clock for Off {
     }
 }
 
-/// The world's clock and dice, as ports.
-struct Shared(Arc<World>);
-
-impl Clock for Shared {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-}
-
-impl Entropy for Shared {
-    fn fill(&self, bytes: &mut [u8]) {
-        self.0.fate.fill(bytes);
-    }
-}
-
-/// The world's clock.
-pub(super) fn clock(world: &Arc<World>) -> impl Clock + use<> {
-    Shared(Arc::clone(world))
-}
-
-/// The world's random numbers.
-pub(super) fn entropy(world: &Arc<World>) -> impl Entropy + use<> {
-    Shared(Arc::clone(world))
-}
-
 #[async_trait]
 impl Host for SimMachine {
     fn disk(&self) -> Arc<dyn Disk> {
@@ -101,7 +77,7 @@ impl Host for SimMachine {
     }
 
     fn entropy(&self) -> Arc<dyn Entropy> {
-        Arc::new(entropy(&self.world))
+        Arc::clone(&self.world) as Arc<dyn Entropy>
     }
 
     fn processes(&self, _: Isolation, _: Option<PathBuf>) -> Result<Arc<dyn Processes>, SandboxError> {
@@ -125,7 +101,7 @@ impl Host for SimMachine {
 impl Processes for SimMachine {
     async fn spawn(&self, spec: CommandSpec) -> Result<Box<dyn Process>, SandboxError> {
         self.life.pass().await;
-        let running: Running = Tool::start(self.clone(), spec);
+        let running = Tool::start(self.clone(), spec);
         // Killed when the tool runs already, before the worker knows.
         self.life.pass().await;
         Ok(Box::new(running))

@@ -40,7 +40,7 @@ mod world;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forgeplane_core::digest::Digest;
@@ -54,6 +54,11 @@ pub use world::{Counts, Planted};
 
 /// How long everything may take once nothing is broken any more, simulated.
 const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Locks: one thread runs a schedule, and a panic in it ends the schedule.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What came of one schedule.
 #[derive(Debug, Clone)]

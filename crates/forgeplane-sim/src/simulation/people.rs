@@ -39,13 +39,8 @@ impl People {
         let project = coordinator.ensure_project(&name("default")).await?;
         let mut callers = Vec::new();
         for who in ["alice", "bob"] {
-            let (token, _) = coordinator.issue_token(project.id, &name(who), Role::Admin, None).await?;
-            callers.push(Caller {
-                principal: token.principal,
-                name: who.into(),
-                project: project.id,
-                role: Role::Admin,
-            });
+            let (_, secret) = coordinator.issue_token(project.id, &name(who), Role::Admin, None).await?;
+            callers.push(coordinator.authenticate(&secret).await?);
         }
         let bob = callers.remove(1);
         let people = Self { cluster, alice: callers.remove(0), bob };

@@ -29,11 +29,10 @@ const MAX_STATE: usize = 1 << 20;
 
 /// A started command.
 pub(super) struct Running {
-    interrupted: Arc<watch::Sender<bool>>,
-    killed: Arc<watch::Sender<bool>>,
+    interrupted: watch::Sender<bool>,
+    killed: watch::Sender<bool>,
     end: watch::Receiver<Option<Exit>>,
     stdout: Option<DuplexStream>,
-    stderr: Option<DuplexStream>,
 }
 
 #[async_trait]
@@ -43,7 +42,7 @@ impl Process for Running {
     }
 
     fn stderr(&mut self) -> Option<Output> {
-        self.stderr.take().map(|pipe| Box::new(pipe) as Output)
+        None
     }
 
     fn interrupt(&self) {
@@ -94,8 +93,7 @@ impl Tool {
             machine.world.record(attempt, |deeds| deeds.starts += 1);
         }
         let (out, stdout) = tokio::io::duplex(PIPE);
-        let (interrupted, killed) =
-            (Arc::new(watch::Sender::new(false)), Arc::new(watch::Sender::new(false)));
+        let (interrupted, killed) = (watch::Sender::new(false), watch::Sender::new(false));
         let (tell, end) = watch::channel(None);
         let life = machine.life.clone();
         let mut kill = killed.subscribe();
@@ -118,10 +116,10 @@ impl Tool {
                 _ = kill.wait_for(|killed| *killed), if takes_it_along => Exit { code: None, signal: Some(9) },
                 code = tool.run() => Exit { code: Some(code), signal: None },
             };
-            ended.with(exit.code);
+            ended.write(exit.code);
             tell.send_replace(Some(exit));
         });
-        Running { interrupted, killed, end, stdout: Some(stdout), stderr: None }
+        Running { interrupted, killed, end, stdout: Some(stdout) }
     }
 
     async fn run(mut self) -> i32 {
@@ -273,10 +271,6 @@ struct Ended {
 }
 
 impl Ended {
-    fn with(self, code: Option<i32>) {
-        self.write(code);
-    }
-
     fn write(&self, code: Option<i32>) {
         let Some(attempt) = self.attempt else { return };
         let now = self.world.age();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::life::Life;
+use super::lock;
 use super::world::World;
 
 /// Which way a connection is cut.
@@ -32,10 +33,6 @@ pub(super) struct Network {
     homes: Vec<Mutex<Option<(Life, Coordinator)>>>,
     /// By worker and coordinator.
     cuts: Mutex<BTreeMap<(usize, usize), (Cut, Instant)>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Network {
@@ -79,7 +76,7 @@ pub(super) struct Wire {
     pub(super) network: Arc<Network>,
     pub(super) life: Life,
     pub(super) worker: usize,
-    /// The coordinator it is connected to.
+    /// Counts the coordinators it has tried, one after the other.
     pub(super) home: Arc<AtomicUsize>,
 }
 
@@ -88,6 +85,11 @@ fn away(why: &'static str) -> ControlError {
 }
 
 impl Wire {
+    /// The coordinator it is connected to.
+    fn index(&self) -> usize {
+        self.home.load(Ordering::Relaxed) % self.network.coordinators()
+    }
+
     fn elsewhere(&self) {
         self.home.fetch_add(1, Ordering::Relaxed);
     }
@@ -108,7 +110,7 @@ impl Wire {
     {
         self.life.pass().await;
         let (network, fate) = (&self.network, &self.network.world.fate);
-        let index = self.home.load(Ordering::Relaxed) % network.coordinators();
+        let index = self.index();
         if network.is_cut(self.worker, index, Cut::Requests) || fate.fails(15) {
             return Err(self.lost("the request was lost").await);
         }
@@ -202,7 +204,7 @@ impl JobQueue for Wire {
 
     async fn subscribe(&self, worker: WorkerId) -> Result<Box<dyn JobStream>, QueueError> {
         self.life.pass().await;
-        let index = self.home.load(Ordering::Relaxed) % self.network.coordinators();
+        let index = self.index();
         let cut = self.network.is_cut(self.worker, index, Cut::Requests);
         let Some((life, coordinator)) = self.network.get(index).filter(|_| !cut) else {
             self.elsewhere();
@@ -231,11 +233,10 @@ impl JobStream for Pulling {
         self.wire.life.pass().await;
         let lost = self.wire.network.is_cut(self.wire.worker, self.index, Cut::Answers)
             || self.wire.network.world.fate.fails(10);
-        if lost || delivery.is_err() {
+        let Some(delivery) = delivery.ok().filter(|_| !lost) else {
             self.wire.elsewhere();
             return Err(QueueError("the connection was lost".into()));
-        }
-        let delivery = delivery?;
+        };
         Ok(Box::new(Pulled { life: self.wire.life.clone(), of: self.of.clone(), delivery }))
     }
 }

@@ -1,16 +1,18 @@
 //! What is really so, whatever the records say.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ops::AddAssign;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use forgeplane_core::Timestamp;
 use forgeplane_core::digest::Digest;
 use forgeplane_core::id::AttemptId;
-use forgeplane_core::ports::Clock;
+use forgeplane_core::ports::{Clock, Entropy};
 use tokio::time::Instant;
 
 use super::fate::Fate;
+use super::lock;
 
 /// The world of one schedule.
 pub(super) struct World {
@@ -76,8 +78,16 @@ pub struct Counts {
     pub starts: u64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        let Self { crashes, power_losses, losses, duplicates, unknown_commits, starts } = other;
+        self.crashes += crashes;
+        self.power_losses += power_losses;
+        self.losses += losses;
+        self.duplicates += duplicates;
+        self.unknown_commits += unknown_commits;
+        self.starts += starts;
+    }
 }
 
 impl World {
@@ -112,8 +122,8 @@ impl World {
     }
 
     /// Writes down what a tool does.
-    pub(super) fn record<T>(&self, attempt: AttemptId, change: impl FnOnce(&mut Deeds) -> T) -> T {
-        change(lock(&self.ledger).entry(attempt).or_default())
+    pub(super) fn record(&self, attempt: AttemptId, change: impl FnOnce(&mut Deeds)) {
+        change(lock(&self.ledger).entry(attempt).or_default());
     }
 
     pub(super) fn deeds(&self) -> BTreeMap<AttemptId, Deeds> {
@@ -147,5 +157,11 @@ impl Clock for World {
     fn now(&self) -> Timestamp {
         let age = i64::try_from(self.age().as_millis()).unwrap_or(i64::MAX);
         Timestamp::from_millisecond(START + age + *lock(&self.skew)).unwrap_or(Timestamp::MAX)
+    }
+}
+
+impl Entropy for World {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.fate.fill(bytes);
     }
 }

@@ -65,14 +65,9 @@ impl House {
         let project = coordinator.ensure_project(&name("default")).await.unwrap();
         let mut callers = Vec::new();
         for who in ["alice", "bob"] {
-            let (token, _) =
+            let (_, secret) =
                 coordinator.issue_token(project.id, &name(who), Role::Admin, None).await.unwrap();
-            callers.push(Caller {
-                principal: token.principal,
-                name: who.into(),
-                project: project.id,
-                role: Role::Admin,
-            });
+            callers.push(coordinator.authenticate(&secret).await.unwrap());
         }
         let bob = callers.remove(1);
         Self {
