@@ -108,6 +108,7 @@ fn needs() -> Result<()> {
         );
     }
     tools::postgres()?;
+    tools::networks()?;
     if which("python3").is_none() {
         return Err(
             "the tests run a real Ansible from a virtual environment: install python3 with its venv module"

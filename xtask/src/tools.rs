@@ -123,6 +123,20 @@ pub fn postgres() -> Result<()> {
     Err("the tests run a real PostgreSQL (14 or newer): install the package `postgresql`, or say in FORGEPLANE_TEST_POSTGRES where its `initdb` is".into())
 }
 
+/// Makes sure that hosts can be set apart from each other.
+pub fn networks() -> Result<()> {
+    if which("ip").is_none() && is_root() && which("apt-get").is_some() {
+        execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))?;
+        execute(&mut install("iproute2"))?;
+    }
+    match which("ip") {
+        Some(_) => Ok(()),
+        None => {
+            Err("the tests set a worker apart with the program `ip`: install the package `iproute2`".into())
+        }
+    }
+}
+
 /// PgBouncer with its libraries, unpacked into `target/pgbouncer` if need be.
 pub fn pgbouncer() -> Result<PathBuf> {
     unpacked(

@@ -1,13 +1,13 @@
 //! A coordinator from its configuration.
 
 use forgeplane_process::{Failure, read_file};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forgeplane_blobs::ObjectBlobs;
 use forgeplane_core::coordinator::{Builder, Coordinator};
 use forgeplane_core::ports::StaticKey;
 use forgeplane_queue_nats::NatsQueue;
-use forgeplane_server::workers::Tls;
+use forgeplane_server::workers::{Certificates, ServerPem, Tls};
 use forgeplane_store_postgres::PostgresStore;
 use forgeplane_store_sqlite::SqliteStore;
 use forgeplane_worker::unpack;
@@ -70,28 +70,43 @@ async fn with_queue(builder: Builder, config: &Config) -> Result<Builder, Failur
     }
 }
 
-/// How the worker API is encrypted.
-pub fn tls(config: &WorkersConfig) -> Result<Tls, Failure> {
+/// How the worker API is encrypted, and the files that say so.
+pub fn tls(config: &WorkersConfig) -> Result<(Tls, Vec<PathBuf>), Failure> {
     match (&config.certificate, &config.key) {
         (Some(certificate), Some(key)) => {
-            let key = String::from_utf8(read_file("workers.key", key)?)
-                .map_err(|_| Failure::new("tls_unusable", format!("{} is not PEM", key.display())))?;
-            Ok(Tls::Server {
-                certificate: read_file("workers.certificate", certificate)?,
-                key: SecretString::from(key),
-                client_ca: config
-                    .client_ca
-                    .as_deref()
-                    .map(|ca| read_file("workers.client_ca", ca))
-                    .transpose()?,
-            })
+            let certificates = Certificates::new(&pem(config, certificate, key)?)
+                .map_err(|e| Failure::new(e.code(), e.to_string()))?;
+            let files = [certificate, key].into_iter().chain(&config.client_ca).cloned().collect();
+            Ok((Tls::Server(certificates), files))
         }
         (None, None) if config.client_ca.is_none() => {
-            Ok(Tls::Plaintext { unsafe_anywhere: config.unsafe_plaintext })
+            Ok((Tls::Plaintext { unsafe_anywhere: config.unsafe_plaintext }, Vec::new()))
         }
         _ => Err(Failure::new(
             "tls_incomplete",
             "`workers.certificate` and `workers.key` are given together, and `workers.client_ca` only with them",
         )),
+    }
+}
+
+fn pem(config: &WorkersConfig, certificate: &Path, key: &Path) -> Result<ServerPem, Failure> {
+    let key = String::from_utf8(read_file("workers.key", key)?)
+        .map_err(|_| Failure::new("tls_unusable", format!("{} is not PEM", key.display())))?;
+    Ok(ServerPem {
+        certificate: read_file("workers.certificate", certificate)?,
+        key: SecretString::from(key),
+        client_ca: config.client_ca.as_deref().map(|ca| read_file("workers.client_ca", ca)).transpose()?,
+    })
+}
+
+/// Reads the certificates anew; those that cannot be used are told of, and the former ones are used on.
+pub fn renew(certificates: &Certificates, config: &WorkersConfig) {
+    let (Some(certificate), Some(key)) = (&config.certificate, &config.key) else { return };
+    let renewed = pem(config, certificate, key)
+        .map_err(|e| e.to_string())
+        .and_then(|pem| certificates.replace(&pem).map_err(|e| e.to_string()));
+    match renewed {
+        Ok(()) => tracing::info!("new connections of workers are encrypted with the new certificate"),
+        Err(error) => tracing::warn!(%error, "the certificate has changed and cannot be used yet"),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forgeplane_core::coordinator::Coordinator;
-use forgeplane_process::{Failure, Metrics, Readiness, serve_probes};
+use forgeplane_process::{Failure, Metrics, Readiness, follow_files, serve_probes};
 use forgeplane_server::workers::{Tls, WorkerService, serve_workers};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,7 +28,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
             "listen on loopback behind a proxy that encrypts, or accept it with `api.unsafe_plaintext`",
         ));
     }
-    let tls = assemble::tls(&config.workers)?;
+    let (tls, files) = assemble::tls(&config.workers)?;
     let metrics = Metrics::install().map_err(|e| Failure::new("metrics_unavailable", e.to_string()))?;
     let stop = CancellationToken::new();
     end_on_signal(stop.clone())?;
@@ -46,6 +46,14 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     println!("workers: {}", url(&tls, &workers)?);
     let loops = coordinator.start();
     let looking = tokio::spawn(look(coordinator.clone(), readiness.clone(), stop.clone()));
+
+    let renewing = match &tls {
+        Tls::Server(certificates) => {
+            let (certificates, workers) = (certificates.clone(), config.workers.clone());
+            Some(tokio::spawn(follow_files(files, move || assemble::renew(&certificates, &workers))))
+        }
+        Tls::Plaintext { .. } => None,
+    };
 
     let mut faces = JoinSet::new();
     let http = forgeplane_server::serve(api, coordinator.clone(), stop.clone());
@@ -66,6 +74,9 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     readiness.set(false);
     loops.stop().await;
     looking.abort();
+    if let Some(renewing) = renewing {
+        renewing.abort();
+    }
     probes_stop.cancel();
     while probes.join_next().await.is_some() {}
     result
@@ -83,7 +94,7 @@ async fn listen(name: &str, address: std::net::SocketAddr) -> Result<TcpListener
 }
 
 fn url(tls: &Tls, listener: &TcpListener) -> Result<String, Failure> {
-    let scheme = if matches!(tls, Tls::Server { .. }) { "https" } else { "http" };
+    let scheme = if matches!(tls, Tls::Server(_)) { "https" } else { "http" };
     Ok(format!("{scheme}://{}", listener.local_addr().map_err(listener_failed)?))
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use forgeplane_core::ports::JobQueue;
-use forgeplane_process::{ConfigArgs, Failure, Metrics, Readiness, serve_probes};
+use forgeplane_process::{ConfigArgs, Failure, Metrics, Readiness, follow_files, serve_probes};
 use forgeplane_proto::client::GrpcControlPlane;
 use forgeplane_worker::{Shutdown, Worker, WorkerError};
 use tokio::net::TcpListener;
@@ -51,6 +51,7 @@ async fn work(config: Config) -> Result<(), Failure> {
     forgeplane_process::init_logs(config.log.format, &config.log.filter);
     let control =
         GrpcControlPlane::new(&config.connect()?).map_err(|e| Failure::new(e.code(), e.to_string()))?;
+    let renewing = tokio::spawn(renew(config.clone(), control.clone()));
     let worker = config.worker()?;
     let metrics = Metrics::install().map_err(|e| Failure::new("metrics_unavailable", e.to_string()))?;
     let readiness = Readiness::default();
@@ -80,9 +81,25 @@ async fn work(config: Config) -> Result<(), Failure> {
     };
     let result = result.await.map_err(|e: WorkerError| Failure::new(e.code(), e.to_string()));
     readiness.set(false);
+    renewing.abort();
     probes_stop.cancel();
     while probes.join_next().await.is_some() {}
     result
+}
+
+/// Reads certificates anew when their files have changed; those that cannot be used are told of, and the former ones are
+/// used on.
+async fn renew(config: Config, control: GrpcControlPlane) {
+    let it = &config.coordinator;
+    let files = [&it.ca, &it.certificate, &it.key].into_iter().flatten().cloned().collect();
+    let changed = || {
+        let renewed = config.connect().map_err(|e| e.to_string());
+        match renewed.and_then(|options| control.replace(&options).map_err(|e| e.to_string())) {
+            Ok(()) => tracing::info!("coordinators are reached with the new certificates"),
+            Err(error) => tracing::warn!(%error, "certificates have changed and cannot be used yet"),
+        }
+    };
+    follow_files(files, changed).await;
 }
 
 fn end_on_signals(shutdown: Shutdown, readiness: Readiness, patience: Duration) -> Result<(), Failure> {

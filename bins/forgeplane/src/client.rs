@@ -1,5 +1,7 @@
 //! The HTTP client.
 
+use std::time::{Duration, Instant};
+
 use futures_util::StreamExt as _;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -8,6 +10,11 @@ use serde::de::DeserializeOwned;
 
 use crate::args::Global;
 use crate::failure::Failure;
+
+/// How long a stream that was lost is asked for again: longer than a coordinator takes to be started again.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait before asking again.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// A client of one coordinator with one token.
 pub struct Client {
@@ -117,34 +124,43 @@ impl Client {
         mut on_event: impl FnMut(&str, &str) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
         let mut last_id = String::new();
-        let mut silent = 0;
+        // Absent: no stream was there yet, so that it may be the wrong place to ask.
+        let mut heard: Option<Instant> = None;
         loop {
             let mut request = self.request(Method::GET, path).query(query);
             if !last_id.is_empty() {
                 request = request.header("Last-Event-ID", &last_id);
             }
-            let response = self.send(request).await?;
-            let (mut stream, mut buffer, before) = (response.bytes_stream(), Vec::new(), last_id.clone());
-            while let Some(Ok(bytes)) = stream.next().await {
-                buffer.extend_from_slice(&bytes);
-                while let Some(end) = buffer.windows(2).position(|w| w == b"\n\n") {
-                    let block: Vec<u8> = buffer.drain(..end + 2).collect();
-                    let (id, event, data) = parse_event(&String::from_utf8_lossy(&block));
-                    if let Some(id) = id {
-                        last_id = id;
-                    }
-                    if !data.is_empty() && on_event(&event, &data)? {
-                        return Ok(());
+            match (self.send(request).await, heard) {
+                (Ok(response), _) => {
+                    heard.get_or_insert_with(Instant::now);
+                    let (mut stream, mut buffer) = (response.bytes_stream(), Vec::new());
+                    while let Some(Ok(bytes)) = stream.next().await {
+                        heard = Some(Instant::now());
+                        buffer.extend_from_slice(&bytes);
+                        while let Some(end) = buffer.windows(2).position(|w| w == b"\n\n") {
+                            let block: Vec<u8> = buffer.drain(..end + 2).collect();
+                            let (id, event, data) = parse_event(&String::from_utf8_lossy(&block));
+                            if let Some(id) = id {
+                                last_id = id;
+                            }
+                            if !data.is_empty() && on_event(&event, &data)? {
+                                return Ok(());
+                            }
+                        }
                     }
                 }
+                // A coordinator that is started again.
+                (Err(failure), Some(_)) if failure.is_passing() => {}
+                (Err(failure), _) => return Err(failure),
             }
-            silent = if before == last_id { silent + 1 } else { 0 };
-            if silent >= 3 {
+            if heard.is_some_and(|at| at.elapsed() > PATIENCE) {
                 return Err(Failure::not_reachable(
                     "stream_lost",
-                    format!("{} ends the stream again and again", self.base),
+                    format!("{} has not continued the stream for {} s", self.base, PATIENCE.as_secs()),
                 ));
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 

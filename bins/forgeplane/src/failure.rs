@@ -36,6 +36,11 @@ impl Failure {
         Self { exit: NOT_REACHABLE, code: code.into(), message: message.into(), way_out: None }
     }
 
+    /// Whether the same may succeed later, by itself.
+    pub const fn is_passing(&self) -> bool {
+        self.exit == NOT_REACHABLE
+    }
+
     /// Says what to do next.
     pub fn way_out(mut self, text: impl Into<String>) -> Self {
         self.way_out = Some(text.into());

@@ -21,12 +21,14 @@
 
 mod config;
 mod failure;
+mod files;
 mod logs;
 mod probes;
 mod start;
 
 pub use config::{ConfigArgs, LogConfig, ProbesConfig, Sources, read_file};
 pub use failure::Failure;
+pub use files::follow_files;
 pub use logs::{LogFormat, init_logs};
 pub use probes::{Metrics, MetricsError, Readiness, serve_probes};
 pub use start::start;

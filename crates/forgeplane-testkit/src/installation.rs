@@ -4,6 +4,7 @@
 //! Everything is on the loopback interface and in one temporary directory, and ends with the value.
 
 mod authority;
+mod namespaces;
 mod process;
 mod proxy;
 
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 use crate::nats_server::{NatsServer, NatsServerOptions, ServerTls};
 use crate::postgres_server::PostgresServer;
 use authority::Authority;
+pub use namespaces::{FarHost, in_the_place_of, own_mounts, own_network, small_disk};
 pub use process::Process;
 pub use proxy::Proxy;
 
@@ -152,10 +154,11 @@ impl Installation {
         // Isolated tools pass through to their workspaces, and to nothing else.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let authority = Authority::new(dir.path());
+        fs::create_dir(dir.path().join("records")).unwrap();
         let postgres = (!options.sqlite).then(PostgresServer::start);
         let users = vec![format!("{{ user: coordinator, password: {PASSWORD:?} }}")];
         let nats = options.nats.then(|| {
-            let (cert, key) = authority.issue("127.0.0.1");
+            let (cert, key) = authority.issue(false);
             let tls = Some(ServerTls { cert, key, client_ca: None });
             NatsServer::start_with(&NatsServerOptions {
                 tls,
@@ -218,7 +221,13 @@ impl Installation {
     }
 
     fn sqlite(&self) -> PathBuf {
-        self.dir.path().join("records.db")
+        self.records().join("records.db")
+    }
+
+    /// The directory of the records and of everything beside them, if they are in a file.
+    #[must_use]
+    pub fn records(&self) -> PathBuf {
+        self.dir.path().join("records")
     }
 
     fn store(&self) -> String {
@@ -244,13 +253,9 @@ impl Installation {
     #[must_use]
     pub fn coordinator(&self, name: &str) -> Coordinator {
         let [api, workers, probes] = [(); 3].map(|()| format!("127.0.0.1:{}", free_port()));
-        let (cert, key) = self.authority.issue("127.0.0.1");
-        let file = |suffix: &str, content: &str| {
-            let path = self.dir.path().join(format!("{name}.{suffix}"));
-            fs::write(&path, content).unwrap();
-            path
-        };
-        let (cert, key) = (file("pem", &cert), file("key", &key));
+        let file = |suffix: &str| self.dir.path().join(format!("{name}.{suffix}"));
+        let (cert, key) = (file("pem"), file("key"));
+        self.certify(name, false);
         let mut config = self.settings.join("\n");
         write!(
             config,
@@ -262,9 +267,10 @@ impl Installation {
             self.broker("coordinator"),
         )
         .unwrap();
-        let config = file("toml", &config);
+        let config_file = file("toml");
+        fs::write(&config_file, config).unwrap();
         let mut command = Command::new(&self.programs.coordinator);
-        command.arg("--config").arg(config);
+        command.arg("--config").arg(config_file);
         let mut process = Process::new(name, command);
         process.start("workers: ");
         Coordinator {
@@ -273,6 +279,40 @@ impl Installation {
             workers: format!("https://{workers}"),
             probes: format!("http://{probes}"),
         }
+    }
+
+    /// Gives a coordinator another certificate; `expired`: one that nobody accepts any more.
+    ///
+    /// # Panics
+    /// When its files cannot be written.
+    pub fn certify(&self, coordinator: &str, expired: bool) {
+        let (certificate, key) = self.authority.issue(expired);
+        for (suffix, content) in [("key", key), ("pem", certificate)] {
+            fs::write(self.dir.path().join(format!("{coordinator}.{suffix}")), content).unwrap();
+        }
+    }
+
+    /// Certificates come from another authority from now on; workers trust it besides the former one.
+    pub fn replace_authority(&mut self) {
+        self.authority = Authority::new(self.dir.path());
+    }
+
+    /// Changes the configuration of a worker or coordinator, for its next start.
+    ///
+    /// # Panics
+    /// When what is to be replaced is not there.
+    pub fn reconfigure(&self, name: &str, from: &str, to: &str) {
+        let worker = self.dir.path().join("workers").join(name).join("worker.toml");
+        let file = if worker.exists() { worker } else { self.dir.path().join(format!("{name}.toml")) };
+        let config = fs::read_to_string(&file).unwrap();
+        assert!(config.contains(from), "{from} is not in {config}");
+        fs::write(&file, config.replacen(from, to, 1)).unwrap();
+    }
+
+    /// How to reach the broker as the coordinator does: the authority's file, the user and the password.
+    #[must_use]
+    pub fn broker_access(&self) -> (&Path, &'static str, &'static str) {
+        (self.authority.file(), "coordinator", PASSWORD)
     }
 
     /// Makes an API token in a file, with the coordinator's own command; its owner is called like the role.

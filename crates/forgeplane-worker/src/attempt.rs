@@ -10,13 +10,13 @@ use forgeplane_core::ports::{
 };
 use forgeplane_core::{Code, Refusal};
 use secrecy::SecretString;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::bundle::{NoStart, Verified, verify};
 use crate::ending::ending;
 use crate::error::{WorkerError, at};
 use crate::executor::{Execution, ExecutionError};
+use crate::host::pass;
 use crate::journal::{Intent, Stage};
 use crate::logs::{AttemptLog, LogSummary};
 use crate::recovery::Settled;
@@ -267,11 +267,11 @@ impl Running {
         }
         self.journal.record(intent, Stage::Started)?;
         failpoint::reach(Failpoint::StartedJournaled);
-        let begun = Instant::now();
+        let begun = self.host.uptime();
         let deadline = {
-            let (stop, timeout) = (stop.clone(), grant.execution_timeout);
+            let (host, stop, timeout) = (Arc::clone(&self.host), stop.clone(), grant.execution_timeout);
             tokio::spawn(async move {
-                tokio::time::sleep(timeout).await;
+                pass(&*host, timeout).await;
                 stop.stop(StopCause::Deadline);
             })
         };
@@ -352,7 +352,8 @@ impl Running {
             forced,
             effects_unknown: ending.effects_unknown,
             tool: Some(tool.identity()),
-            duration_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            duration_ms: u64::try_from(self.host.uptime().saturating_sub(begun).as_millis())
+                .unwrap_or(u64::MAX),
             generation: state.generation,
             state: state.digest,
             log_bytes: log.bytes,
@@ -369,7 +370,7 @@ impl Running {
         let kind = outcome.outcome.as_str();
         metrics::counter!("forgeplane_worker_attempts_total", "outcome" => kind).increment(1);
         metrics::histogram!("forgeplane_worker_attempt_seconds", "outcome" => kind)
-            .record(begun.elapsed().as_secs_f64());
+            .record(self.host.uptime().saturating_sub(begun).as_secs_f64());
         Ok((envelope, cleanup))
     }
 

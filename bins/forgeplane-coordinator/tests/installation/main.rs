@@ -1,6 +1,9 @@
 //! Coordinators as operators run them: real processes, a real database, a real broker, real workers.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+mod addresses;
+mod cables;
+mod certificates;
 mod configuration;
 mod database;
 mod draining;
@@ -12,5 +15,6 @@ mod recovery;
 mod regression;
 mod serving;
 mod several;
+mod streams;
 mod support;
 mod thousand;

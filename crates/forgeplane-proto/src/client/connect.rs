@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 
@@ -41,6 +43,9 @@ pub enum ConnectError {
         /// What was given.
         url: String,
     },
+    /// Nothing to trust in what is to be trusted, such as a file that is half written.
+    #[error("there is no certificate in the certificate authority, or one that cannot be read")]
+    Authority,
     /// A certificate or key that cannot be used.
     #[error("the certificates cannot be used: {0}")]
     Tls(#[source] tonic::transport::Error),
@@ -54,7 +59,7 @@ impl ConnectError {
             Self::NoAddress => "coordinator_address_missing",
             Self::Address { .. } => "coordinator_address_invalid",
             Self::Plaintext { .. } => "plaintext_refused",
-            Self::Tls(_) => "tls_unusable",
+            Self::Authority | Self::Tls(_) => "tls_unusable",
         }
     }
 }
@@ -63,6 +68,12 @@ impl ConnectError {
 pub(super) fn channels(options: &ConnectOptions) -> Result<Vec<Channel>, ConnectError> {
     if options.urls.is_empty() {
         return Err(ConnectError::NoAddress);
+    }
+    if let Some(ca) = &options.ca {
+        let authorities: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(ca).collect();
+        if !authorities.is_ok_and(|authorities| !authorities.is_empty()) {
+            return Err(ConnectError::Authority);
+        }
     }
     options.urls.iter().map(|url| channel(url, options)).collect()
 }

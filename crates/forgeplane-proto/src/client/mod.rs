@@ -5,7 +5,7 @@ mod jobs;
 mod logs;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -51,7 +51,8 @@ pub struct GrpcControlPlane {
 }
 
 struct Inner {
-    clients: Vec<WorkerApiClient<Channel>>,
+    /// One per address; replaced as a whole.
+    clients: RwLock<Vec<WorkerApiClient<Channel>>>,
     current: AtomicUsize,
     /// The session of the latest registration, which the queue uses too.
     session: Mutex<Option<Session>>,
@@ -68,6 +69,14 @@ impl std::fmt::Debug for GrpcControlPlane {
 struct Chosen {
     index: usize,
     client: WorkerApiClient<Channel>,
+}
+
+/// One per address.
+fn clients(options: &ConnectOptions) -> Result<Vec<WorkerApiClient<Channel>>, ConnectError> {
+    let channels = connect::channels(options)?.into_iter();
+    Ok(channels
+        .map(|channel| WorkerApiClient::new(channel).max_decoding_message_size(MESSAGE_BYTES))
+        .collect())
 }
 
 fn broken(error: InvalidMessage) -> ControlError {
@@ -98,18 +107,27 @@ impl GrpcControlPlane {
     /// # Errors
     /// [`ConnectError`]: an address or a certificate that cannot be used, or one that would not be encrypted.
     pub fn new(options: &ConnectOptions) -> Result<Self, ConnectError> {
-        let clients = connect::channels(options)?
-            .into_iter()
-            .map(|channel| WorkerApiClient::new(channel).max_decoding_message_size(MESSAGE_BYTES))
-            .collect();
         Ok(Self {
             inner: Arc::new(Inner {
-                clients,
+                clients: RwLock::new(clients(options)?),
                 current: AtomicUsize::new(0),
                 session: Mutex::default(),
                 logs: LogStreams::default(),
             }),
         })
+    }
+
+    /// Reaches the coordinator another way from now on, such as with certificates that replace those that expire. The
+    /// session stays, and calls under way end as they began.
+    ///
+    /// # Errors
+    /// As [`GrpcControlPlane::new`]; everything stays as it was.
+    pub fn replace(&self, options: &ConnectOptions) -> Result<(), ConnectError> {
+        let new = clients(options)?;
+        let mut clients = self.inner.clients.write().unwrap_or_else(PoisonError::into_inner);
+        *clients = new;
+        self.inner.current.store(0, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The job queue through the same coordinator, for workers without a broker.
@@ -119,8 +137,9 @@ impl GrpcControlPlane {
     }
 
     fn chosen(&self) -> Chosen {
-        let index = self.inner.current.load(Ordering::Relaxed) % self.inner.clients.len();
-        Chosen { index, client: self.inner.clients[index].clone() }
+        let clients = self.inner.clients.read().unwrap_or_else(PoisonError::into_inner);
+        let index = self.inner.current.load(Ordering::Relaxed) % clients.len();
+        Chosen { index, client: clients[index].clone() }
     }
 
     fn session(&self) -> Option<Session> {
@@ -130,7 +149,8 @@ impl GrpcControlPlane {
     /// The error of a call; the next call tries another address if this one cannot answer.
     fn failed(&self, index: usize, error: ControlError) -> ControlError {
         if matches!(error, ControlError::Unavailable(_)) {
-            let next = (index + 1) % self.inner.clients.len();
+            let addresses = self.inner.clients.read().unwrap_or_else(PoisonError::into_inner).len();
+            let next = (index + 1) % addresses;
             // Somebody else may have moved on already.
             let _ = self.inner.current.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
         }

@@ -7,6 +7,7 @@
 mod pull;
 mod serve;
 mod service;
+mod tls;
 mod upload;
 
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use forgeplane_core::ports::{ControlError, ControlPlane, JobQueue, Session};
 use forgeplane_core::rules::Settings;
 use tokio_util::sync::CancellationToken;
 
-pub use serve::{ServeError, Tls, serve_workers};
+pub use serve::{ServeError, serve_workers};
+pub use tls::{Certificates, CertificatesError, ServerPem, Tls};
 
 /// Says whether a session is alive.
 #[async_trait]

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use forgeplane_proto::DESCRIPTORS;
 use forgeplane_proto::v1::worker_api_server::WorkerApiServer;
-use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 
 use super::WorkerService;
+use super::tls::Tls;
 
 /// The largest message; large bytes travel in chunks.
 const MESSAGE_BYTES: usize = 16 << 20;
@@ -19,26 +19,6 @@ const MESSAGE_BYTES: usize = 16 << 20;
 const CALLS: u32 = 256;
 /// How long calls in flight may take after shutdown was asked for.
 const DRAIN: Duration = Duration::from_secs(10);
-
-/// How the worker API is encrypted.
-#[derive(Debug, Clone)]
-pub enum Tls {
-    /// Not at all: only on a loopback address, unless `unsafe_anywhere` is set. Credentials and secrets travel
-    /// readably.
-    Plaintext {
-        /// Accept it on any address.
-        unsafe_anywhere: bool,
-    },
-    /// With the coordinator's certificate.
-    Server {
-        /// The certificate chain, PEM.
-        certificate: Vec<u8>,
-        /// Its key, PEM.
-        key: SecretString,
-        /// The authority whose certificates workers must show, PEM; none is asked for unless set.
-        client_ca: Option<Vec<u8>>,
-    },
-}
 
 /// Why the worker API cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -51,9 +31,6 @@ pub enum ServeError {
         /// Where it was to listen.
         address: SocketAddr,
     },
-    /// The certificate or key cannot be used.
-    #[error("the certificates of the worker API cannot be used: {0}")]
-    Tls(#[source] tonic::transport::Error),
     /// The listener failed.
     #[error("the worker API failed: {0}")]
     Transport(#[source] tonic::transport::Error),
@@ -71,7 +48,6 @@ impl ServeError {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Plaintext { .. } => "plaintext_refused",
-            Self::Tls(_) => "tls_unusable",
             Self::Transport(_) | Self::Listener(_) => "listener_failed",
             Self::Reflection(_) => "reflection_failed",
         }
@@ -82,7 +58,7 @@ impl ServeError {
 /// streams, and lets calls in flight finish for up to ten seconds.
 ///
 /// # Errors
-/// [`ServeError`]: plaintext where it is not allowed, unusable certificates, a listener that fails.
+/// [`ServeError`]: plaintext where it is not allowed, a listener that fails.
 pub async fn serve_workers(
     listener: TcpListener,
     service: WorkerService,
@@ -96,22 +72,12 @@ pub async fn serve_workers(
         .max_concurrent_streams(CALLS)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20);
-    match tls {
-        Tls::Plaintext { unsafe_anywhere } => {
-            if !address.ip().is_loopback() && !unsafe_anywhere {
-                return Err(ServeError::Plaintext { address });
-            }
-            if *unsafe_anywhere {
-                tracing::warn!(%address, "UNSAFE: the worker API is not encrypted");
-            }
+    if let Tls::Plaintext { unsafe_anywhere } = tls {
+        if !address.ip().is_loopback() && !unsafe_anywhere {
+            return Err(ServeError::Plaintext { address });
         }
-        Tls::Server { certificate, key, client_ca } => {
-            let mut config =
-                ServerTlsConfig::new().identity(Identity::from_pem(certificate, key.expose_secret()));
-            if let Some(ca) = client_ca {
-                config = config.client_ca_root(Certificate::from_pem(ca));
-            }
-            server = server.tls_config(config).map_err(ServeError::Tls)?;
+        if *unsafe_anywhere {
+            tracing::warn!(%address, "UNSAFE: the worker API is not encrypted");
         }
     }
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -122,12 +88,19 @@ pub async fn serve_workers(
         .build_v1()
         .map_err(ServeError::Reflection)?;
     let api = WorkerApiServer::new(service.clone()).max_decoding_message_size(MESSAGE_BYTES);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let serving = server
-        .add_service(health_service)
-        .add_service(reflection)
-        .add_service(api)
-        .serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
+    let router = server.add_service(health_service).add_service(reflection).add_service(api);
+    let told = shutdown.clone().cancelled_owned();
+    let serving = async {
+        match tls {
+            Tls::Plaintext { .. } => {
+                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                router.serve_with_incoming_shutdown(incoming, told).await
+            }
+            Tls::Server(certificates) => {
+                router.serve_with_incoming_shutdown(certificates.accept(listener), told).await
+            }
+        }
+    };
     let stopping = async {
         shutdown.cancelled().await;
         // What asks for health is told to go elsewhere; streams end, so that connections can.

@@ -325,3 +325,32 @@ async fn shutdown_ends_streams_and_the_server() {
     assert!(tokio::time::timeout(PATIENCE, reading).await.unwrap().unwrap(), "the stream went on");
     tokio::time::timeout(PATIENCE, served.server).await.expect("the server went on").unwrap().unwrap();
 }
+
+/// B24: whoever never ends the head of a request is left, and whoever only looks on while it drips in keeps nobody waiting.
+#[tokio::test(start_paused = true)]
+async fn b24_a_request_that_does_not_arrive_is_left() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let served = Served::new().await;
+    let address = served.base.trim_start_matches("http://").to_owned();
+    let mut slow = tokio::net::TcpStream::connect(&address).await.unwrap();
+    let mut silent = tokio::net::TcpStream::connect(&address).await.unwrap();
+    // Time passes by itself whenever nothing happens: a byte per second.
+    let drip = async {
+        for byte in b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ".iter().chain([b'x'; 600].iter()) {
+            if slow.write_all(&[*byte]).await.is_err() {
+                return true;
+            }
+            let end = tokio::time::timeout(Duration::from_secs(1), slow.read(&mut [0; 512])).await;
+            if let Ok(Ok(0) | Err(_)) = end {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(drip.await, "a request that takes ten minutes to arrive is waited for");
+    let mut answer = Vec::new();
+    let end = tokio::time::timeout(Duration::from_secs(600), silent.read_to_end(&mut answer)).await;
+    assert!(end.is_ok(), "a connection that says nothing is kept for ever");
+    served.shutdown.cancel();
+    served.server.await.unwrap().unwrap();
+}

@@ -6,7 +6,7 @@ use forgeplane_core::Code;
 use forgeplane_core::digest::Digest;
 use forgeplane_core::ports::*;
 use forgeplane_proto::client::{ConnectOptions, GrpcControlPlane};
-use forgeplane_server::workers::{Tls, WorkerService, serve_workers};
+use forgeplane_server::workers::{Certificates, ServerPem, Tls, WorkerService, serve_workers};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -38,9 +38,13 @@ impl Authority {
     }
 }
 
-async fn serve(house: &House, authority: &Authority, client_ca: Option<Vec<u8>>) -> Served {
+fn pem(authority: &Authority, client_ca: Option<Vec<u8>>) -> ServerPem {
     let (certificate, key) = authority.issue("localhost");
-    let tls = Tls::Server { certificate, key: key.into(), client_ca };
+    ServerPem { certificate, key: key.into(), client_ca }
+}
+
+async fn serve(house: &House, authority: &Authority, client_ca: Option<Vec<u8>>) -> Served {
+    let tls = Tls::Server(Certificates::new(&pem(authority, client_ca)).unwrap());
     let shutdown = CancellationToken::new();
     let service = WorkerService::new(&house.coordinator, shutdown.child_token());
     Served::start("127.0.0.1:0", service, tls, shutdown).await
@@ -130,15 +134,68 @@ async fn plaintext_is_served_on_loopback_only_unless_somebody_says_so() {
     serving.await.unwrap().unwrap();
 }
 
+#[test]
+fn unusable_certificates_are_an_error_without_the_key() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let good = || pem(&authority, None);
+    let text = |text: &str| text.as_bytes().to_vec();
+    for (what, bad) in [
+        ("certificate chain", ServerPem { certificate: text("no certificate"), ..good() }),
+        ("key cannot be read", ServerPem { key: "top-secret".into(), ..good() }),
+        ("cannot be used", ServerPem { key: other.issue("localhost").1.into(), ..good() }),
+        ("authorities of workers", ServerPem { client_ca: Some(text("nobody")), ..good() }),
+    ] {
+        assert!(!format!("{bad:?}").contains("top-secret"));
+        let error = Certificates::new(&bad).unwrap_err();
+        assert_eq!(error.code(), "tls_unusable");
+        assert!(error.to_string().contains(what), "{error}");
+        assert!(!format!("{error:?}").contains("top-secret"));
+    }
+}
+
+/// B25: connections made after a replacement use the new certificate; what cannot be used replaces nothing.
 #[tokio::test]
-async fn unusable_certificates_are_an_error_without_the_key() {
+async fn b25_certificates_can_be_replaced_while_serving() {
     let house = House::new().await;
-    let service = WorkerService::new(&house.coordinator, CancellationToken::new());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let tls =
-        Tls::Server { certificate: b"no certificate".to_vec(), key: "top-secret".into(), client_ca: None };
-    assert!(!format!("{tls:?}").contains("top-secret"));
-    let error = serve_workers(listener, service, &tls, CancellationToken::new()).await.unwrap_err();
-    assert_eq!(error.code(), "tls_unusable");
-    assert!(!format!("{error:?}").contains("top-secret"));
+    let (old, new) = (Authority::new(), Authority::new());
+    let certificates = Certificates::new(&pem(&old, None)).unwrap();
+    let shutdown = CancellationToken::new();
+    let service = WorkerService::new(&house.coordinator, shutdown.child_token());
+    let tls = Tls::Server(certificates.clone());
+    let served = Served::start("127.0.0.1:0", service, tls, shutdown).await;
+    let trusting_old = GrpcControlPlane::new(&options(&served, old.pem())).unwrap();
+    trusting_old.challenge().await.unwrap();
+
+    certificates.replace(&ServerPem { key: "no key".into(), ..pem(&new, None) }).unwrap_err();
+    challenge(&options(&served, old.pem())).await.unwrap();
+
+    certificates.replace(&pem(&new, None)).unwrap();
+    trusting_old.challenge().await.expect("a connection that is open stays");
+    assert!(challenge(&options(&served, old.pem())).await.is_err());
+    challenge(&options(&served, new.pem())).await.unwrap();
+    // The worker's end can be told as well, without losing its session or its calls.
+    trusting_old.replace(&options(&served, new.pem())).unwrap();
+    trusting_old.challenge().await.unwrap();
+    trusting_old.replace(&options(&served, b"no certificate".to_vec())).unwrap_err();
+    trusting_old.challenge().await.unwrap();
+    served.stop().await;
+}
+
+/// B24: whoever is slow with the handshake keeps nobody else waiting.
+#[tokio::test]
+async fn b24_a_handshake_that_stands_still_delays_nobody() {
+    let house = House::new().await;
+    let authority = Authority::new();
+    let served = serve(&house, &authority, None).await;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(tokio::net::TcpStream::connect(served.address).await.unwrap());
+    }
+    challenge(&options(&served, authority.pem())).await.unwrap();
+    // And is left in the end.
+    let mut byte = [0];
+    let end = tokio::io::AsyncReadExt::read(&mut silent[0], &mut byte);
+    let end = tokio::time::timeout(std::time::Duration::from_secs(60), end).await;
+    assert!(matches!(end, Ok(Ok(0) | Err(_))), "{end:?}");
+    served.stop().await;
 }

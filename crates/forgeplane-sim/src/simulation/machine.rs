@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
@@ -74,6 +75,10 @@ impl Host for SimMachine {
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(Off(Arc::clone(&self.world), self.off))
+    }
+
+    fn uptime(&self) -> Duration {
+        self.world.age()
     }
 
     fn entropy(&self) -> Arc<dyn Entropy> {

@@ -41,6 +41,14 @@ impl Process {
         &mut self.command
     }
 
+    /// From the next start on it is run by another command, such as `nsenter` with its arguments.
+    pub fn run_by(&mut self, by: &[String]) {
+        let mut command = Command::new(&by[0]);
+        command.args(&by[1..]).arg(self.command.get_program()).args(self.command.get_args());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.command = command;
+    }
+
     /// Starts it and waits until it prints a line that begins like this.
     ///
     /// # Panics

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Forwards connections from a port of its own to another one. Connections stay open while nothing passes: to both ends
 /// it looks like a network that lost its way.
@@ -20,6 +21,8 @@ struct Wires {
     deaf: AtomicBool,
     /// What the server sends is swallowed.
     mute: AtomicBool,
+    /// One byte passes in a second.
+    slow: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
 }
 
@@ -30,12 +33,22 @@ impl Proxy {
     /// When it cannot listen.
     #[must_use]
     pub fn to(target: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at("127.0.0.1:0", target)
+    }
+
+    /// From this address to that one.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    #[must_use]
+    pub fn at(address: &str, target: &str) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let wires = Arc::new(Wires {
             target: target.parse().unwrap(),
             deaf: AtomicBool::new(false),
             mute: AtomicBool::new(false),
+            slow: AtomicBool::new(false),
             open: Mutex::default(),
         });
         let accepting = Arc::clone(&wires);
@@ -63,6 +76,11 @@ impl Proxy {
         self.wires.mute.store(true, Ordering::SeqCst);
     }
 
+    /// From now on one byte arrives in a second, either way.
+    pub fn crawl(&self) {
+        self.wires.slow.store(true, Ordering::SeqCst);
+    }
+
     /// Everything arrives again, over new connections: bytes are missing from those that were open.
     pub fn heal(&self) {
         for stream in self.wires.open.lock().unwrap().drain(..) {
@@ -70,6 +88,7 @@ impl Proxy {
         }
         self.wires.deaf.store(false, Ordering::SeqCst);
         self.wires.mute.store(false, Ordering::SeqCst);
+        self.wires.slow.store(false, Ordering::SeqCst);
     }
 }
 
@@ -80,17 +99,26 @@ impl Wires {
         self.open.lock().unwrap().extend(streams);
         let (client_out, server_out) = (client.try_clone().unwrap(), server.try_clone().unwrap());
         let (there, back) = (Arc::clone(self), Arc::clone(self));
-        std::thread::spawn(move || carry(client, server_out, || there.deaf.load(Ordering::SeqCst)));
-        std::thread::spawn(move || carry(server, client_out, || back.mute.load(Ordering::SeqCst)));
+        std::thread::spawn(move || carry(client, server_out, &there, &there.deaf));
+        std::thread::spawn(move || carry(server, client_out, &back, &back.mute));
     }
 }
 
 /// Carries bytes from one stream to the other until one ends; those that are swallowed are gone.
-fn carry(mut from: TcpStream, mut to: TcpStream, swallows: impl Fn() -> bool) {
+fn carry(mut from: TcpStream, mut to: TcpStream, wires: &Wires, swallows: &AtomicBool) {
     let mut buffer = [0; 16 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut buffer) {
-        if !swallows() && to.write_all(&buffer[..read]).is_err() {
-            break;
+    'open: while let Ok(read @ 1..) = from.read(&mut buffer) {
+        let mut rest = &buffer[..read];
+        while !rest.is_empty() && !swallows.load(Ordering::SeqCst) {
+            let slow = wires.slow.load(Ordering::SeqCst);
+            let (now, later) = rest.split_at(if slow { 1 } else { rest.len() });
+            if to.write_all(now).is_err() {
+                break 'open;
+            }
+            if slow {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            rest = later;
         }
     }
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));

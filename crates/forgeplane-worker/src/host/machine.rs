@@ -6,12 +6,14 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
 use forgeplane_core::evidence::Cleanup;
 use forgeplane_core::ports::{Clock, Entropy, SystemClock, SystemEntropy};
 use futures_util::future::BoxFuture;
+use nix::time::{ClockId, clock_gettime};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -32,6 +34,11 @@ impl Host for Machine {
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
+    }
+
+    #[allow(clippy::expect_used)]
+    fn uptime(&self) -> Duration {
+        clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every supported kernel has this clock").into()
     }
 
     fn entropy(&self) -> Arc<dyn Entropy> {

@@ -10,6 +10,7 @@ use std::any::Any;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
@@ -30,6 +31,9 @@ pub trait Host: Send + Sync + 'static {
 
     /// Its clock.
     fn clock(&self) -> Arc<dyn Clock>;
+
+    /// How long it has been up, with the time for which it was suspended. Goes on evenly, whatever its clock says.
+    fn uptime(&self) -> Duration;
 
     /// Its random numbers.
     fn entropy(&self) -> Arc<dyn Entropy>;
@@ -55,6 +59,21 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// When there is no port to be had.
     async fn serve(&self, router: Router) -> io::Result<Service>;
+}
+
+/// How often a suspension is looked for: timers stand still with the machine.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Waits until so much time has passed on the machine, also while it was suspended.
+pub(crate) async fn pass(host: &dyn Host, time: Duration) {
+    let begun = host.uptime();
+    loop {
+        let left = time.saturating_sub(host.uptime().saturating_sub(begun));
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
 }
 
 /// Something that ends when this is dropped.

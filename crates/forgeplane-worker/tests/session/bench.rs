@@ -14,6 +14,7 @@ use forgeplane_core::evidence::{BundleManifest, Conclusion, Envelope, NotStarted
 use forgeplane_core::id::{AttemptId, InstanceId, ProjectId, RunId, StateObjectId, TemplateId};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::Bundle;
+use forgeplane_worker::host::{Host, Machine};
 use forgeplane_worker::sandbox::Isolation;
 use forgeplane_worker::uid_lock::UidLock;
 use forgeplane_worker::{Shutdown, Tools, Worker, WorkerConfig, WorkerError};
@@ -120,9 +121,13 @@ impl Bench {
     }
 
     pub async fn start(&self) -> Result<RunningWorker, WorkerError> {
+        self.start_on(Machine).await
+    }
+
+    pub async fn start_on(&self, host: impl Host) -> Result<RunningWorker, WorkerError> {
         let shutdown = Shutdown::new();
         let port = Port(Arc::clone(&self.script));
-        let worker = Worker::new(self.config.clone(), port.clone(), Arc::new(port));
+        let worker = Worker::new(self.config.clone(), port.clone(), Arc::new(port)).host(host);
         let started = worker.start(shutdown.clone()).await?;
         Ok(RunningWorker { shutdown, task: tokio::spawn(started.run()) })
     }

@@ -10,3 +10,4 @@ mod isolation;
 mod logs;
 mod script;
 mod state;
+mod suspension;
