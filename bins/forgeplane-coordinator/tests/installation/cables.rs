@@ -47,7 +47,7 @@ async fn b17_b20_a_cable_that_is_pulled_stops_no_tool() {
 
     // Pulled and plugged in again while nothing happens: the worker is there for the next run.
     far.unplug();
-    site.until_workers(&alpha, |workers| workers[0]["status"] != "online").await;
+    site.until_workers(&alpha, |workers| workers[0]["status"] == "offline").await;
     far.plug();
     let run = site.preview(&alpha, "second").await;
     site.until_status(&alpha, &run, "succeeded").await;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod addresses;
+mod broker;
 mod cables;
 mod certificates;
 mod configuration;
