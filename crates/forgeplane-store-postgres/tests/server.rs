@@ -301,3 +301,38 @@ async fn a_role_that_may_only_read_reads_beside_a_coordinator() {
     assert_eq!(refused.code(), "store_unavailable");
     assert_eq!(auditor.allocate_fence().await.unwrap_err().code(), "store_unavailable");
 }
+
+/// B15: whatever loses against somebody else is tried again, a few times, and never happens twice.
+#[tokio::test]
+async fn b15_serialization_failures_and_deadlocks_are_tried_again_within_bounds() {
+    let server = PostgresServer::start();
+    let store = open(&server).await;
+    let make = Fixtures::new();
+    let instance = make.instance(&make.template(&make.project()));
+    for (code, times) in [("40001", 1), ("40P01", 3), ("40001", 1_000)] {
+        // A sequence goes on when its transaction is undone.
+        let inject = format!(
+            "CREATE SEQUENCE asked; CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 IF nextval('asked') <= {times} THEN
+                     RAISE EXCEPTION 'somebody else was first' USING ERRCODE = '{code}'; END IF;
+                 RETURN NEW; END $$;
+             CREATE TRIGGER lose BEFORE INSERT ON run FOR EACH ROW EXECUTE FUNCTION lose()"
+        );
+        sql(&server, &inject).await.unwrap();
+        let before = number(&server, "SELECT count(*) FROM run").await;
+        let run = make.run(&instance);
+        let lost = store.commit(vec![insert(run.clone())]).await;
+        let asked = number(&server, "SELECT last_value FROM asked").await;
+        sql(&server, "DROP FUNCTION lose CASCADE; DROP SEQUENCE asked").await.unwrap();
+        if times < 1_000 {
+            lost.unwrap().remove(0).unwrap();
+            assert_eq!(asked, times + 1);
+        } else {
+            assert!(matches!(lost, Err(StoreError::Unavailable(_))), "{lost:?}");
+            assert!(asked < 20, "it was tried {asked} times");
+            assert_eq!(number(&server, "SELECT count(*) FROM run").await, before);
+            store.commit(vec![insert(run)]).await.unwrap().remove(0).unwrap();
+        }
+        assert_eq!(number(&server, "SELECT count(*) FROM run").await, before + 1);
+    }
+}

@@ -134,6 +134,23 @@ impl PostgresServer {
         self.resume();
     }
 
+    /// Moves every table and index into this directory, which is made for that; new ones go there too.
+    pub fn move_tables_to(&self, directory: &Path) {
+        fs::create_dir(directory).unwrap();
+        own(directory);
+        for text in [
+            format!("CREATE TABLESPACE elsewhere LOCATION '{}'", directory.display()),
+            "ALTER TABLE ALL IN TABLESPACE pg_default SET TABLESPACE elsewhere".into(),
+            "ALTER INDEX ALL IN TABLESPACE pg_default SET TABLESPACE elsewhere".into(),
+            "ALTER DATABASE postgres SET default_tablespace = elsewhere".into(),
+        ] {
+            let mut command = server_program("psql");
+            let output =
+                command.args(["--quiet", "--dbname", &self.url(), "--command", &text]).output().unwrap();
+            assert!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
     fn spawn(&self) -> Child {
         let log = File::options().create(true).append(true).open(self.home.path().join("log")).unwrap();
         let mut command = server_program("postgres");

@@ -7,6 +7,7 @@ mod cables;
 mod certificates;
 mod configuration;
 mod database;
+mod disk;
 mod draining;
 mod failpoints;
 mod frozen;

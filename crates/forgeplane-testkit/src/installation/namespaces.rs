@@ -30,7 +30,7 @@ pub fn own_mounts() {
 /// # Panics
 /// When it cannot be.
 pub fn small_disk(directory: &Path, bytes: u64) {
-    let options = format!("size={bytes},mode=700");
+    let options = format!("size={bytes},mode=711");
     mount(Some("none"), directory, Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).unwrap();
 }
 

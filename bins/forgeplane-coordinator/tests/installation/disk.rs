@@ -1,0 +1,103 @@
+//! Disks that are full.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use forgeplane_testkit::installation::{Coordinator, InstallationOptions, own_mounts, small_disk};
+use serde_json::json;
+
+use crate::support::{Site, options, passable, patient_tool};
+
+/// Leaves no room on the disk that a file is to be on.
+fn fill(file: &Path) {
+    let mut filling = File::create(file).unwrap();
+    for block in [1 << 16, 1 << 12, 1] {
+        while filling.write_all(&vec![0; block]).is_ok() {}
+    }
+}
+
+/// A tool that waits, a full disk, and room again: nothing is half there, and everything goes on.
+async fn goes_on_after_a_full_disk(site: &Site, alpha: &Coordinator, go: &Path, disk: &Path) {
+    let run = site.preview(alpha, "before").await;
+    site.until_ledger("started").await;
+    let filling = disk.join("filling");
+    fill(&filling);
+    // What still fits into the pages there are is taken; what does not is refused, and its key stays free.
+    let mut taken = vec![run.clone()];
+    let refused = loop {
+        let key = format!("during-{}", taken.len());
+        let body = json!({"instance": "app", "operation": "preview"});
+        match site.client.try_ask(&alpha.api, Some((&key, body)), "/runs").await {
+            Some(run) => taken.push(run["id"].as_str().unwrap().to_owned()),
+            None => break key,
+        }
+        assert!(taken.len() < 10_000, "the disk is never full");
+    };
+    let answered = site.get(alpha, &format!("/runs/{run}")).await;
+    assert_eq!(answered["run"]["status"], "running", "what reads is answered");
+    // The outcome comes while there is no room, and is kept by the worker until there is.
+    fs::write(go, "").unwrap();
+    site.until_ledger("ended").await;
+
+    fs::remove_file(&filling).unwrap();
+    taken.push(site.preview(alpha, &refused).await);
+    for run in &taken {
+        let view = site.until_status(alpha, run, "succeeded").await;
+        assert_eq!(view["attempts"].as_array().unwrap().len(), 1);
+    }
+    assert_eq!(site.installation.ledger().matches("started").count(), taken.len());
+    site.installation.check().unwrap();
+}
+
+fn tool() -> (tempfile::TempDir, PathBuf) {
+    let dir = passable();
+    let go = dir.path().join("go");
+    (dir, go)
+}
+
+/// B12: the database's tables are on a disk that is full.
+#[tokio::test(flavor = "multi_thread")]
+async fn b12_a_full_disk_of_the_database_stops_nothing_for_good() {
+    let (_dir, go) = tool();
+    own_mounts();
+    let (mut site, mut coordinators) =
+        Site::start(options(false, &["settings.heartbeat_s = 1"]), &patient_tool(&go), &["alpha"]);
+    let mut alpha = coordinators.remove(0);
+    alpha.process.terminate();
+    let disk = site.installation.directory().join("small");
+    fs::create_dir(&disk).unwrap();
+    // The server does not run yet with what is mounted for it.
+    site.installation.postgres().stop();
+    small_disk(&disk, 40 << 20);
+    site.installation.postgres().resume();
+    site.installation.postgres().move_tables_to(&disk.join("tables"));
+    alpha.process.start("workers: ");
+    let _worker = site.worker("w1", &[&alpha]);
+    site.app(&alpha);
+    goes_on_after_a_full_disk(&site, &alpha, &go, &disk).await;
+}
+
+/// B12, with everything in one file.
+#[tokio::test(flavor = "multi_thread")]
+async fn b12_a_full_disk_of_a_single_coordinator_stops_nothing_for_good() {
+    let (_dir, go) = tool();
+    own_mounts();
+    let with = InstallationOptions { sqlite: true, ..options(false, &["settings.heartbeat_s = 1"]) };
+    let (mut site, mut coordinators) = Site::start(with, &patient_tool(&go), &["alpha"]);
+    let mut alpha = coordinators.remove(0);
+    alpha.process.terminate();
+    let (records, before) = (site.installation.records(), site.installation.directory().join("before"));
+    fs::rename(&records, &before).unwrap();
+    fs::create_dir(&records).unwrap();
+    small_disk(&records, 8 << 20);
+    for entry in fs::read_dir(&before).unwrap() {
+        let entry = entry.unwrap();
+        let copied = std::process::Command::new("cp").arg("-a").arg(entry.path()).arg(&records).status();
+        assert!(copied.unwrap().success());
+    }
+    alpha.process.start("workers: ");
+    let _worker = site.worker("w1", &[&alpha]);
+    site.app(&alpha);
+    goes_on_after_a_full_disk(&site, &alpha, &go, &records).await;
+}
