@@ -16,16 +16,16 @@ use crate::support::House;
 use crate::worker::FakeWorker;
 
 /// A certificate authority of a test.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(vec![]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    fn pem(&self) -> Vec<u8> {
+    pub(crate) fn pem(&self) -> Vec<u8> {
         self.0.pem().into_bytes()
     }
 
@@ -38,7 +38,7 @@ impl Authority {
     }
 }
 
-fn pem(authority: &Authority, client_ca: Option<Vec<u8>>) -> ServerPem {
+pub(crate) fn pem(authority: &Authority, client_ca: Option<Vec<u8>>) -> ServerPem {
     let (certificate, key) = authority.issue("localhost");
     ServerPem { certificate, key: key.into(), client_ca }
 }
@@ -50,7 +50,7 @@ async fn serve(house: &House, authority: &Authority, client_ca: Option<Vec<u8>>)
     Served::start("127.0.0.1:0", service, tls, shutdown).await
 }
 
-fn options(served: &Served, ca: Vec<u8>) -> ConnectOptions {
+pub(crate) fn options(served: &Served, ca: Vec<u8>) -> ConnectOptions {
     let urls = vec![format!("https://localhost:{}", served.address.port())];
     ConnectOptions { urls, ca: Some(ca), ..ConnectOptions::default() }
 }

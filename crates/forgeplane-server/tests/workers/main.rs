@@ -4,6 +4,7 @@
 mod conversation;
 mod encryption;
 mod failure;
+mod herd;
 mod jobs;
 mod served;
 mod sessions;

@@ -17,13 +17,18 @@ pub struct Proxy {
 #[derive(Debug)]
 struct Wires {
     target: SocketAddr,
-    /// What clients send is swallowed.
-    deaf: AtomicBool,
-    /// What the server sends is swallowed.
-    mute: AtomicBool,
-    /// One byte passes in a second.
-    slow: AtomicBool,
+    requests: Way,
+    answers: Way,
     open: Mutex<Vec<TcpStream>>,
+}
+
+/// What becomes of bytes that go one way.
+#[derive(Debug, Default)]
+struct Way {
+    /// They are swallowed.
+    lost: AtomicBool,
+    /// One passes in a second.
+    slow: AtomicBool,
 }
 
 impl Proxy {
@@ -46,9 +51,8 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let wires = Arc::new(Wires {
             target: target.parse().unwrap(),
-            deaf: AtomicBool::new(false),
-            mute: AtomicBool::new(false),
-            slow: AtomicBool::new(false),
+            requests: Way::default(),
+            answers: Way::default(),
             open: Mutex::default(),
         });
         let accepting = Arc::clone(&wires);
@@ -68,17 +72,23 @@ impl Proxy {
 
     /// What clients send does not arrive any more.
     pub fn lose_requests(&self) {
-        self.wires.deaf.store(true, Ordering::SeqCst);
+        self.wires.requests.lost.store(true, Ordering::SeqCst);
     }
 
     /// What the server sends does not arrive any more.
     pub fn lose_answers(&self) {
-        self.wires.mute.store(true, Ordering::SeqCst);
+        self.wires.answers.lost.store(true, Ordering::SeqCst);
     }
 
     /// From now on one byte arrives in a second, either way.
     pub fn crawl(&self) {
-        self.wires.slow.store(true, Ordering::SeqCst);
+        self.wires.requests.slow.store(true, Ordering::SeqCst);
+        self.crawl_back();
+    }
+
+    /// From now on one byte of what the server sends arrives in a second.
+    pub fn crawl_back(&self) {
+        self.wires.answers.slow.store(true, Ordering::SeqCst);
     }
 
     /// Everything arrives again, over new connections: bytes are missing from those that were open.
@@ -86,9 +96,10 @@ impl Proxy {
         for stream in self.wires.open.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        self.wires.deaf.store(false, Ordering::SeqCst);
-        self.wires.mute.store(false, Ordering::SeqCst);
-        self.wires.slow.store(false, Ordering::SeqCst);
+        for way in [&self.wires.requests, &self.wires.answers] {
+            way.lost.store(false, Ordering::SeqCst);
+            way.slow.store(false, Ordering::SeqCst);
+        }
     }
 }
 
@@ -99,18 +110,18 @@ impl Wires {
         self.open.lock().unwrap().extend(streams);
         let (client_out, server_out) = (client.try_clone().unwrap(), server.try_clone().unwrap());
         let (there, back) = (Arc::clone(self), Arc::clone(self));
-        std::thread::spawn(move || carry(client, server_out, &there, &there.deaf));
-        std::thread::spawn(move || carry(server, client_out, &back, &back.mute));
+        std::thread::spawn(move || carry(client, server_out, &there.requests));
+        std::thread::spawn(move || carry(server, client_out, &back.answers));
     }
 }
 
 /// Carries bytes from one stream to the other until one ends; those that are swallowed are gone.
-fn carry(mut from: TcpStream, mut to: TcpStream, wires: &Wires, swallows: &AtomicBool) {
+fn carry(mut from: TcpStream, mut to: TcpStream, way: &Way) {
     let mut buffer = [0; 16 * 1024];
     'open: while let Ok(read @ 1..) = from.read(&mut buffer) {
         let mut rest = &buffer[..read];
-        while !rest.is_empty() && !swallows.load(Ordering::SeqCst) {
-            let slow = wires.slow.load(Ordering::SeqCst);
+        while !rest.is_empty() && !way.lost.load(Ordering::SeqCst) {
+            let slow = way.slow.load(Ordering::SeqCst);
             let (now, later) = rest.split_at(if slow { 1 } else { rest.len() });
             if to.write_all(now).is_err() {
                 break 'open;
