@@ -8,7 +8,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use crate::error::OpenError;
 
 /// Migration `n` brings version `n` to `n + 1`. Files are never changed after a release.
-const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_initial.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("../migrations/0001_initial.sql"), include_str!("../migrations/0002_keys_stay.sql")];
 
 /// The schema this version of Forgeplane works with.
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "a handful of migrations")]

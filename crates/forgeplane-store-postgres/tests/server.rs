@@ -102,6 +102,19 @@ async fn history_cannot_be_rewritten_by_sql_either() {
     }
 }
 
+/// D16: there is no way to delete a key, and the database refuses it too: every receipt needs the key that signed it.
+#[tokio::test]
+async fn d16_a_key_is_never_deleted() {
+    let server = PostgresServer::start();
+    let store = open(&server).await;
+    let make = Fixtures::new();
+    let key = make.worker_key(&make.worker());
+    store.commit(vec![insert(key)]).await.unwrap().remove(0).unwrap();
+    let error = sql(&server, "DELETE FROM worker_key").await.unwrap_err();
+    assert!(error.to_string().contains("never removed"), "{error}");
+    assert_eq!(number(&server, "SELECT count(*) FROM worker_key").await, 1);
+}
+
 #[tokio::test]
 async fn updates_of_runs_stay_within_their_page() {
     let server = PostgresServer::start();

@@ -8,6 +8,7 @@ use crate::error::OpenError;
 const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_initial.sql"),
     include_str!("../migrations/0002_outbox_of_worker.sql"),
+    include_str!("../migrations/0003_keys_stay.sql"),
 ];
 
 /// The schema this version of Forgeplane works with.

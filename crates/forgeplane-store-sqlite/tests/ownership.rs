@@ -69,7 +69,7 @@ fn only_the_owner_can_read_the_file() {
 }
 
 #[tokio::test]
-async fn history_cannot_be_rewritten_even_with_sql() {
+async fn d16_history_cannot_be_rewritten_even_with_sql() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("forgeplane.db");
     let store = SqliteStore::open(&path).unwrap();
@@ -104,6 +104,9 @@ async fn history_cannot_be_rewritten_even_with_sql() {
             assert!(refused.to_string().contains("immutable"), "{sql}: {refused}");
         }
     }
+    // D16: every receipt needs the key that signed it.
+    let refused = db.execute("DELETE FROM worker_key", []).expect_err("a key is never deleted");
+    assert!(refused.to_string().contains("immutable"), "{refused}");
 }
 
 /// The child: commits one project after the other and says so after each commit. Does nothing otherwise.

@@ -14,7 +14,7 @@ async fn applies(world: &World) -> Vec<Run> {
 }
 
 #[tokio::test]
-async fn t036_a_second_plan_of_the_empty_state_is_stale_once_the_first_is_applied() {
+async fn d10_t036_a_second_plan_of_the_empty_state_is_stale_once_the_first_is_applied() {
     let world = World::new().await;
     world.sandbox().await;
     let mut worker = world.worker("w1").await;

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 mod invariants;
+mod times;
 mod world;
 
 use proptest::prelude::*;

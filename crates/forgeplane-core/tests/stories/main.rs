@@ -9,4 +9,5 @@ mod claims;
 mod lost_workers;
 mod outcomes;
 mod registration;
+mod times;
 mod waiting;

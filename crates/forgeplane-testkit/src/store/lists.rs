@@ -1,5 +1,6 @@
 //! Lists: what each [`Select`] contains, and in which order.
 
+use forgeplane_core::Timestamp;
 use forgeplane_core::model::*;
 use forgeplane_core::ports::{Page, Select, Store};
 
@@ -80,6 +81,23 @@ pub async fn the_queue_by_priority_then_age_then_id(store: &dyn Store) {
     let page = Page { after: Some(order[3].id.to_string()), limit: 2 };
     let first: Vec<Record> = order[..2].iter().cloned().map(Into::into).collect();
     assert_eq!(listed(store, &Select::QueuedRuns, &page).await, first, "the queue is not pageable");
+}
+
+/// Times that do not fit into 31 or 32 bits of seconds, and the last one there is, are as good as any.
+pub async fn c5_times_far_off_keep_their_order(store: &dyn Store) {
+    let make = Fixtures::new();
+    let instance = make.instance(&make.template(&make.project()));
+    let seconds =
+        [i64::from(i32::MAX), i64::from(i32::MAX) + 1, i64::from(u32::MAX), i64::from(u32::MAX) + 1];
+    let times = seconds.map(|second| Timestamp::from_second(second).unwrap_or(Timestamp::MAX));
+    let order: Vec<Run> = times
+        .into_iter()
+        .chain([Timestamp::MAX])
+        .map(|at| Run { queued_at: Some(at), ..make.run(&instance) })
+        .collect();
+    let mixed = [3, 0, 4, 2, 1].map(|place: usize| order[place].clone());
+    commit(store, inserting(mixed)).await;
+    lists(store, Select::QueuedRuns, &order).await;
 }
 
 /// A run leaves the queue when it is claimed and comes back in its place.
