@@ -144,11 +144,29 @@ impl PostgresServer {
             "ALTER INDEX ALL IN TABLESPACE pg_default SET TABLESPACE elsewhere".into(),
             "ALTER DATABASE postgres SET default_tablespace = elsewhere".into(),
         ] {
-            let mut command = server_program("psql");
-            let output =
-                command.args(["--quiet", "--dbname", &self.url(), "--command", &text]).output().unwrap();
-            assert!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
+            self.sql(&text);
         }
+    }
+
+    /// What a statement answers, as text without decoration.
+    fn sql(&self, text: &str) -> String {
+        let mut command = server_program("psql");
+        command.args(["--quiet", "--no-align", "--tuples-only", "--dbname", &self.url(), "--command", text]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Keeps everybody from a table until the lock is dropped.
+    pub fn lock_table(&self, table: &str) -> TableLock<'_> {
+        let mut command = server_program("psql");
+        command.args(["--quiet", "--dbname", &self.url()]);
+        let mut session = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let text = format!("BEGIN; LOCK TABLE {table};\n");
+        session.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+        let lock = TableLock { server: self, session };
+        lock.until("granted");
+        lock
     }
 
     fn spawn(&self) -> Child {
@@ -178,6 +196,39 @@ impl PostgresServer {
             assert!(Instant::now() < deadline, "PostgreSQL does not accept connections");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// A session that keeps everybody from a table.
+#[derive(Debug)]
+pub struct TableLock<'server> {
+    server: &'server PostgresServer,
+    session: Child,
+}
+
+impl TableLock<'_> {
+    /// Waits until somebody wants to write to the table.
+    pub fn until_waited_for(&self) {
+        self.until("NOT granted");
+    }
+
+    fn until(&self, which: &str) {
+        let count = format!(
+            "SELECT count(*) FROM pg_locks WHERE {which} AND relation IN
+            (SELECT relation FROM pg_locks WHERE mode = 'AccessExclusiveLock')"
+        );
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.server.sql(&count) == "0" {
+            assert!(Instant::now() < deadline, "nobody has the lock, or nobody waits for it");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for TableLock<'_> {
+    fn drop(&mut self) {
+        let _ = self.session.kill();
+        let _ = self.session.wait();
     }
 }
 

@@ -44,6 +44,29 @@ async fn b12_a_database_that_only_reads_stops_nothing_for_good() {
     site.installation.check().unwrap();
 }
 
+/// A1: the coordinator dies with a run that is not committed yet; whoever asks again with the same key makes one run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a1_a_run_that_was_never_committed_is_made_by_the_same_request() {
+    let (mut site, mut coordinators) = Site::start(options(false, &[]), "exit 0", &["alpha"]);
+    let mut alpha = coordinators.remove(0);
+    let _worker = site.worker("w1", &[&alpha]);
+    site.app(&alpha);
+    let lock = site.installation.postgres().lock_table("run_status");
+    let (client, api) = (site.client.clone(), alpha.api.clone());
+    let body = json!({"instance": "app", "operation": "preview"});
+    let same = body.clone();
+    let asking = tokio::spawn(async move { client.try_ask(&api, Some(("once", same)), "/runs").await });
+    tokio::task::block_in_place(|| lock.until_waited_for());
+    alpha.process.kill();
+    assert!(asking.await.unwrap().is_none());
+    drop(lock);
+    alpha.process.start("workers: ");
+    let run = site.client.try_ask(&alpha.api, Some(("once", body)), "/runs").await.unwrap();
+    site.until_status(&alpha, run["id"].as_str().unwrap(), "succeeded").await;
+    assert_eq!(site.get(&alpha, "/runs").await["items"].as_array().unwrap().len(), 1);
+    site.installation.check().unwrap();
+}
+
 /// The ports of the other ends of a process's connections.
 fn connected_to(pid: u32) -> BTreeSet<u16> {
     let sockets: BTreeSet<String> = fs::read_dir(format!("/proc/{pid}/fd"))

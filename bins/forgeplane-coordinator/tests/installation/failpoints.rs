@@ -32,6 +32,26 @@ fn expected(point: Failpoint) -> &'static str {
     }
 }
 
+/// The fault, by its row in the table of faults, that a crash at this place is.
+const fn row(point: Failpoint) -> &'static str {
+    match point {
+        Failpoint::Admitted => "A2",
+        Failpoint::Offered => "A3",
+        Failpoint::Published => "A4",
+        Failpoint::JobTaken | Failpoint::Prepared => "A5",
+        Failpoint::IntentJournaled => "A6",
+        Failpoint::ClaimCommitted => "A7",
+        Failpoint::GrantReceived => "A8",
+        Failpoint::StartedJournaled => "A9",
+        Failpoint::ToolStarted => "A10",
+        Failpoint::StateCommitted | Failpoint::ToolEnded => "A12",
+        Failpoint::SignedJournaled => "A13",
+        Failpoint::ReceiptCommitted | Failpoint::ReceiptReceived => "A14",
+        Failpoint::ReceiptJournaled | Failpoint::Forgotten => "A15",
+        Failpoint::Acknowledged => "A16",
+    }
+}
+
 /// No tool was started twice for one attempt, and the store holds.
 fn holds(site: &Site, what: &str) {
     let mut starts = BTreeMap::new();
@@ -45,7 +65,7 @@ fn holds(site: &Site, what: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_step_survives_a_crash_right_after_it() {
+async fn a2_to_a16_every_step_survives_a_crash_right_after_it() {
     let settings =
         ["settings.heartbeat_s = 1", "settings.worker_offline_after_s = 10", "log.filter = \"warn\""];
     let (mut site, mut coordinators) = Site::start(options(true, &settings), "exit 0", &["alpha"]);
@@ -58,6 +78,7 @@ async fn every_step_survives_a_crash_right_after_it() {
     let mut worker = site.worker("w1", &[&alpha]);
     site.template(&alpha, SOURCE, &["--approvals", "0"]);
     for point in Failpoint::ALL.iter().copied() {
+        let what = format!("{}, {point}", row(point));
         // A run that writes state is a plan's promotion; what comes before it is not to be disturbed.
         let promoted = match point {
             Failpoint::StateCommitted => {
@@ -85,19 +106,19 @@ async fn every_step_survives_a_crash_right_after_it() {
             Process::Worker => &mut worker.process,
         };
         let status = process.ended();
-        assert_eq!(status.signal(), Some(6), "{point}: it ended otherwise\n{}", process.log());
+        assert_eq!(status.signal(), Some(6), "{what}: it ended otherwise\n{}", process.log());
         process.command().env_remove(CRASH_AT);
         process.start(ready);
         // Whoever got no answer asks again, with the same key.
-        assert_eq!(first.is_none(), point == Failpoint::Admitted, "{point}");
+        assert_eq!(first.is_none(), point == Failpoint::Admitted, "{what}");
         let run = match first {
             Some(run) => run,
             None => site.client.try_ask(&alpha.api, Some((&key, ask.1)), &ask.0).await.unwrap(),
         };
         let run = run["id"].as_str().unwrap().to_owned();
         let view = site.until_run(&alpha, &run, |view| !view["run"]["finished_at"].is_null()).await;
-        assert_eq!(view["run"]["status"], expected(point), "{point}: {view:#}");
-        holds(&site, point.as_str());
+        assert_eq!(view["run"]["status"], expected(point), "{what}: {view:#}");
+        holds(&site, &what);
     }
     assert_eq!(Failpoint::ALL.len(), 18);
 }

@@ -5,6 +5,7 @@ mod addresses;
 mod broker;
 mod cables;
 mod certificates;
+mod clocks;
 mod configuration;
 mod crawling;
 mod database;

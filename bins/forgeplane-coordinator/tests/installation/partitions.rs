@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use forgeplane_testkit::installation::{Coordinator, Proxy, Worker};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, Site, options, passable, patient_tool};
 
@@ -95,4 +95,26 @@ async fn b20_a_dead_connection_is_noticed_and_replaced() {
     apart.until(|view| view["unresolved"] == false).await;
     std::fs::write(&apart.go, "").unwrap();
     apart.ends_once().await;
+}
+
+/// A2: the answer to a request is lost; whoever asks again with the same key is told of the same run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a2_a_request_whose_answer_was_lost_made_one_run() {
+    let (mut site, coordinators) = Site::start(options(false, &[]), "exit 0", &["alpha"]);
+    let alpha = &coordinators[0];
+    let _worker = site.worker("w1", &[alpha]);
+    site.app(alpha);
+    let network = Proxy::to(alpha.api.trim_start_matches("http://"));
+    let far = format!("http://{}", network.address());
+    let body = json!({"instance": "app", "operation": "preview"});
+    let ask = async |at: &str| site.client.try_ask(at, Some(("once", body.clone())), "/runs").await;
+    network.lose_answers();
+    // No answer, in the time that this client has.
+    assert!(ask(&far).await.is_none());
+    let made = site.get(alpha, "/runs").await;
+    assert_eq!(made["items"].as_array().unwrap().len(), 1);
+    network.heal();
+    let again = ask(&far).await.unwrap();
+    assert_eq!(again["id"], made["items"][0]["id"]);
+    assert_eq!(site.get(alpha, "/runs").await["items"].as_array().unwrap().len(), 1);
 }
