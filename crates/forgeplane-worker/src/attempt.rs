@@ -80,7 +80,7 @@ impl Running {
             }
             Err(ControlError::Unavailable(_)) => return Ok(Verdict::Again),
         };
-        if self.processes.sweep().await == Cleanup::Dirty {
+        if self.processes.clear().await == Cleanup::Dirty {
             let reason = NoStart::new("dirty_uid", "processes of an earlier run cannot be killed", false);
             // Whether it was heard or not: the offer runs out by itself, and this worker takes nothing new.
             self.not_started(job, reason, stop).await?;
@@ -309,7 +309,7 @@ impl Running {
         );
         drop(execution);
         deadline.abort();
-        let cleanup = self.processes.sweep().await;
+        let cleanup = self.processes.clear().await;
         let state = match state {
             Some(server) => server.finish(&self.unsaved, waiting).await?,
             None => StateResult::default(),

@@ -120,7 +120,7 @@ impl Worker {
             Isolation::Uid { uid, .. } => Some(UidLock::acquire(&config.uid_lock_dir, uid)?),
             Isolation::UnsafeNone => None,
         };
-        let found_at_start = processes.sweep().await;
+        let found_at_start = processes.clear().await;
         if found_at_start == Cleanup::Dirty {
             return Err(WorkerError::DirtyUid);
         }

@@ -200,7 +200,7 @@ pub(crate) fn remove_leftovers(workspace_root: &Path) -> io::Result<()> {
 /// A tool can nest directories deeper than paths are long and than descriptors can be open, so the tree is not
 /// walked down: every directory is moved up next to the root's entries before it is emptied. Two descriptors
 /// do for any depth.
-fn remove_tree(root: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(root: &Path) -> io::Result<()> {
     let look = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut top = Dir::open(root, look, Mode::empty())?;
     let mut moved = 0_u64;

@@ -116,4 +116,8 @@ impl Processes for SimMachine {
         self.life.pass().await;
         Cleanup::Clean
     }
+
+    async fn clear(&self) -> Cleanup {
+        self.sweep().await
+    }
 }

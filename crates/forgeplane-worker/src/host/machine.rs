@@ -151,6 +151,10 @@ impl Processes for Sandbox {
     async fn sweep(&self) -> Cleanup {
         self.sweep().await
     }
+
+    async fn clear(&self) -> Cleanup {
+        self.clear().await
+    }
 }
 
 #[async_trait]

@@ -157,6 +157,9 @@ pub trait Processes: Send + Sync + 'static {
 
     /// Kills everything that tools have left, and tells whether that was certain.
     async fn sweep(&self) -> Cleanup;
+
+    /// [Sweeps](Self::sweep), and removes everything else that tools have left outside of their workspaces.
+    async fn clear(&self) -> Cleanup;
 }
 
 /// What a command prints.

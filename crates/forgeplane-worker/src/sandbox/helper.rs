@@ -24,6 +24,8 @@ use super::sys;
 pub(super) const ARGV0: &str = "forgeplane-sandbox";
 /// `argv[1]` of the helper that becomes a tool.
 pub(super) const EXEC: &str = "exec";
+/// `argv[1]` of the helper that empties a UID's keyrings.
+pub(super) const FORGET: &str = "forget";
 /// `argv[1]` of the helper that kills every process of a UID.
 pub(super) const SWEEP: &str = "sweep";
 
@@ -43,6 +45,7 @@ pub(super) fn act_if_helper() {
     }
     match args.next().as_deref().and_then(OsStr::to_str) {
         Some(EXEC) => exec(),
+        Some(FORGET) => forget(&args.collect::<Vec<_>>()),
         Some(SWEEP) => sweep(&args.collect::<Vec<_>>()),
         _ => {}
     }
@@ -97,6 +100,7 @@ fn prepare(request: &Request) -> Result<(), Failed> {
         sys::drop_bounding_set().map_err(at("bounding_set"))?;
         sys::clear_ambient_set().map_err(at("ambient_set"))?;
         become_user(Uid::from_raw(uid), Gid::from_raw(gid))?;
+        sys::leave_session_keyring();
     }
 
     prctl::set_no_new_privs().map_err(at("no_new_privs"))?;
@@ -124,6 +128,17 @@ fn become_user(uid: Uid, gid: Gid) -> Result<(), Failed> {
         && [groups.real, groups.effective, groups.saved].iter().all(|id| *id == gid)
         && supplementary.is_empty();
     if exact && sys::root_is_out_of_reach() { Ok(()) } else { Err(("verify_ids", Errno::EPERM)) }
+}
+
+/// Empties the keyrings of a UID, which only that UID can. Exit code 0: there is nothing in them.
+fn forget(args: &[OsString]) -> ! {
+    let ids: Vec<u32> = args.iter().filter_map(|arg| arg.to_str()?.parse().ok()).collect();
+    let [uid, gid] = ids.as_slice() else { exit(2) };
+    if become_user(Uid::from_raw(*uid), Gid::from_raw(*gid)).is_err() {
+        exit(3);
+    }
+    sys::clear_keyrings();
+    exit(0)
 }
 
 /// Kills every process of a UID. Exit code 0: the signal was sent to all there were.

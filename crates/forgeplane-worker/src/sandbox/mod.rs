@@ -13,6 +13,7 @@
 //! | limits: no core files, open files, processes | secrets do not land in core files; a fork bomb ends |
 //! | capability bounding and ambient sets emptied | no later exec brings a capability back |
 //! | `setgroups([])`, `setresgid`, `setresuid`, read back | root is gone, and so are its groups |
+//! | an empty session keyring | keys of the worker's session are not inherited |
 //! | no new privileges | a setuid program is no way out |
 //! | parent-death signal, then the parent compared | the worker's death takes the tool along |
 //! | umask 077, working directory, `execve` | with exactly the environment that was given |
@@ -22,7 +23,8 @@
 //!
 //! After the tool, [`Sandbox::sweep`] kills every process of the UID in one system call, which no fork
 //! bomb, double fork or second session escapes, and looks at every thread of the host until two scans
-//! in a row find none of that UID.
+//! in a row find none of that UID. [`Sandbox::clear`] also removes what is no process: files in directories
+//! that everybody may write to, System V objects, keys.
 //!
 //! ```no_run
 //! use forgeplane_worker::sandbox::{CommandSpec, Isolation, Sandbox, run_if_helper};
@@ -45,6 +47,7 @@
 
 mod error;
 mod helper;
+mod leftovers;
 mod request;
 mod running;
 mod sweep;
@@ -55,7 +58,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -224,13 +227,24 @@ impl Sandbox {
     /// [`Cleanup::Unverified`] without isolation, because there is no way to tell a tool's leftovers from
     /// the worker's own processes. Once started it runs to its end, also if the caller goes away.
     pub async fn sweep(&self) -> Cleanup {
+        self.apart(sweep::sweep).await
+    }
+
+    /// [Sweeps](Self::sweep), and removes what tools left outside of their workspaces that is no process: files in
+    /// directories that everybody may write to, shared memory, semaphores, message queues, keys. What cannot be removed
+    /// makes the user [dirty](Cleanup::Dirty): the next tool could read it.
+    pub async fn clear(&self) -> Cleanup {
+        self.apart(sweep::clear).await
+    }
+
+    async fn apart(&self, work: fn(&Path, sweep::Ids) -> Cleanup) -> Cleanup {
         let Isolation::Uid { uid, gid, reaper_uid } = self.shared.isolation else {
             return Cleanup::Unverified;
         };
         let shared = Arc::clone(&self.shared);
         let swept = tokio::task::spawn_blocking(move || {
             let _alone = shared.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
-            sweep::sweep(&shared.helper, sweep::Ids { uid, gid, reaper: reaper_uid })
+            work(&shared.helper, sweep::Ids { uid, gid, reaper: reaper_uid })
         });
         swept.await.unwrap_or(Cleanup::Dirty)
     }

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 use forgeplane_core::evidence::Cleanup;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
 
-use super::helper;
+use super::{helper, leftovers};
 
 /// After this the UID counts as dirty.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -58,12 +60,34 @@ pub(super) fn sweep(program: &Path, ids: Ids) -> Cleanup {
     }
 }
 
-/// One pass of the helper.
+/// Kills what runs, and removes what else was left outside of workspaces.
+pub(super) fn clear(program: &Path, ids: Ids) -> Cleanup {
+    let killed = sweep(program, ids);
+    if killed != Cleanup::Clean {
+        return killed;
+    }
+    // No command runs any more, so that nobody else waits for any of them.
+    let reaped = reap(Path::new("/proc"), ids.uid);
+    let forgotten = pass(program, helper::FORGET, &[ids.uid, ids.gid], Instant::now() + PATIENCE);
+    match reaped.and(forgotten).and_then(|()| leftovers::remove(ids.uid)) {
+        Ok(()) => Cleanup::Clean,
+        Err(error) => {
+            tracing::warn!(uid = ids.uid, %error, "what a tool left behind cannot be removed");
+            Cleanup::Dirty
+        }
+    }
+}
+
 fn kill_all(program: &Path, ids: Ids, deadline: Instant) -> io::Result<()> {
+    pass(program, helper::SWEEP, &[ids.uid, ids.gid, ids.reaper], deadline)
+}
+
+/// One pass of the helper.
+fn pass(program: &Path, what: &str, ids: &[u32], deadline: Instant) -> io::Result<()> {
     let mut child = Command::new(program)
         .arg0(helper::ARGV0)
-        .arg(helper::SWEEP)
-        .args([ids.uid, ids.gid, ids.reaper].map(|id| id.to_string()))
+        .arg(what)
+        .args(ids.iter().map(u32::to_string))
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null())
@@ -110,6 +134,25 @@ fn any_thread_of(proc: &Path, uid: u32) -> io::Result<bool> {
     if seen_myself { Ok(false) } else { Err(io::Error::other("/proc does not show this process")) }
 }
 
+/// Waits for the dead of a UID that are children of this process: a tool can make its child one, and whatever loses its
+/// parent becomes one where the worker is the first process of its container.
+fn reap(proc: &Path, uid: u32) -> io::Result<()> {
+    let myself = std::process::id().to_string();
+    for process in fs::read_dir(proc)? {
+        let process = process?;
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(status) = unless_gone(fs::read(process.path().join("status")))? else { continue };
+        let ours = field(&status, "PPid:").is_some_and(|parent| parent == myself);
+        let dead = field(&status, "State:").is_some_and(|state| state.starts_with('Z'));
+        let of_the_tool = field(&status, "Uid:").is_some_and(|ids| holds(&ids, uid));
+        if ours && dead && of_the_tool {
+            // ECHILD: somebody else has waited for it meanwhile.
+            let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+        }
+    }
+    Ok(())
+}
+
 fn is_number(name: &OsStr) -> bool {
     name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
 }
@@ -125,17 +168,23 @@ fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 /// Reads `State:` and `Uid:` of a status file. The name of a program may hold any byte, but no line break.
 fn belongs_to(status: &[u8], uid: u32) -> io::Result<bool> {
-    let field = |name: &str| {
-        status
-            .split(|byte| *byte == b'\n')
-            .find_map(|line| line.strip_prefix(name.as_bytes()))
-            .map(|rest| String::from_utf8_lossy(rest).trim().to_owned())
-    };
-    let (Some(state), Some(uids)) = (field("State:"), field("Uid:")) else {
+    let (Some(state), Some(uids)) = (field(status, "State:"), field(status, "Uid:")) else {
         return Err(io::Error::other("a status file without State or Uid"));
     };
     let dead = state.starts_with(['Z', 'X', 'x']);
-    Ok(!dead && uids.split_ascii_whitespace().any(|id| id.parse() == Ok(uid)))
+    Ok(!dead && holds(&uids, uid))
+}
+
+/// Whether one of the four ids of a line is this one.
+fn holds(ids: &str, uid: u32) -> bool {
+    ids.split_ascii_whitespace().any(|id| id.parse() == Ok(uid))
+}
+
+fn field(status: &[u8], name: &str) -> Option<String> {
+    status
+        .split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(name.as_bytes()))
+        .map(|rest| String::from_utf8_lossy(rest).trim().to_owned())
 }
 
 #[cfg(test)]

@@ -104,3 +104,67 @@ pub(super) fn execve(program: &CStr, args: &[impl AsRef<CStr>], env: &[impl AsRe
         Err(errno) => errno,
     }
 }
+
+/// A kind of System V objects, which outlive the process that made them.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ipc {
+    SharedMemory,
+    Semaphores,
+    Messages,
+}
+
+impl Ipc {
+    /// Where the kernel lists them.
+    pub(super) const fn table(self) -> &'static str {
+        match self {
+            Self::SharedMemory => "/proc/sysvipc/shm",
+            Self::Semaphores => "/proc/sysvipc/sem",
+            Self::Messages => "/proc/sysvipc/msg",
+        }
+    }
+
+    /// The column of their ids.
+    pub(super) const fn column(self) -> &'static str {
+        match self {
+            Self::SharedMemory => "shmid",
+            Self::Semaphores => "semid",
+            Self::Messages => "msqid",
+        }
+    }
+}
+
+/// Removes a System V object; one that is gone already is no error.
+pub(super) fn remove_ipc(kind: Ipc, id: i32) -> Result<(), Errno> {
+    let result = match kind {
+        // SAFETY: IPC_RMID reads nothing through the pointer.
+        Ipc::SharedMemory => unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) },
+        // SAFETY: IPC_RMID takes no further argument.
+        Ipc::Semaphores => unsafe { libc::semctl(id, 0, libc::IPC_RMID) },
+        // SAFETY: as for shared memory.
+        Ipc::Messages => unsafe { libc::msgctl(id, libc::IPC_RMID, std::ptr::null_mut()) },
+    };
+    match Errno::result(result) {
+        Ok(_) | Err(Errno::EINVAL | Errno::EIDRM) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+const KEYCTL_CLEAR: libc::c_long = 7;
+/// `KEY_SPEC_USER_KEYRING` and `KEY_SPEC_USER_SESSION_KEYRING`.
+const OWN_KEYRINGS: [libc::c_long; 2] = [-4, -5];
+
+/// Leaves the session keyring that came with the worker for an empty one. A kernel without keyrings, or a container that
+/// forbids them, gives the tool none either.
+pub(super) fn leave_session_keyring() {
+    // SAFETY: a null name asks for an anonymous keyring; nothing is read.
+    unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
+}
+
+/// Empties the keyrings of the user that this process is; see [`leave_session_keyring`] for when there are none.
+pub(super) fn clear_keyrings() {
+    for keyring in OWN_KEYRINGS {
+        // SAFETY: integers only.
+        unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_CLEAR, keyring) };
+    }
+}
