@@ -90,6 +90,7 @@ mod tests {
             entrypoint: None,
             inputs: Object::new(),
             secrets: Vec::new(),
+            environment: std::collections::BTreeMap::new(),
             pool: "default".parse().unwrap(),
             execution_timeout_s: 60,
             cancel_grace_s: 60,

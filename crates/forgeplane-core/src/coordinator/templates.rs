@@ -9,7 +9,7 @@ use crate::id::{ProjectId, TemplateId};
 use crate::model::*;
 use crate::ports::{Lookup, Page, Permission, Select, StoreExt as _};
 use crate::refusal::{Code, Refusal};
-use crate::rules::{inputs, object};
+use crate::rules::{environment, inputs, object};
 
 /// The longest execution timeout a template may allow: seven days, in seconds.
 const MAX_TIMEOUT_S: u64 = 7 * 24 * 3600;
@@ -66,6 +66,7 @@ impl Coordinator {
         crate::rules::admission::check_operation(push.tool, &first_operation, settings)?;
         let schema = push.schema.clone().unwrap_or_else(|| json!({"type": "object"}));
         inputs::check_schema(&schema)?;
+        environment::check(&schema)?;
         inputs::refuse_inline_secrets(&schema, &push.defaults)?;
         check_figures(&push)?;
         if push.source.len() > settings.max_source_bytes {

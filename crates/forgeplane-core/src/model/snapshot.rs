@@ -1,5 +1,6 @@
 //! What admission froze.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,10 @@ pub struct Snapshot {
     pub inputs: Object,
     /// Resolved secret bindings, by reference and version.
     pub secrets: Vec<SecretBinding>,
+    /// Inputs that are in the tool's environment and are no variables of the source: name of the variable, and the
+    /// input's path, a JSON pointer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
     /// Required pool.
     pub pool: Name,
     /// Execution timeout, seconds.

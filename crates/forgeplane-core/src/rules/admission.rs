@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::lifecycle::{after_seconds, next};
-use super::{Settings, inputs, object};
+use super::{Settings, environment, inputs, object};
 use crate::digest::Digest;
 use crate::id::{ApprovalId, RunId};
 use crate::model::*;
@@ -110,6 +110,7 @@ pub fn admit(
         [&template.defaults, &instance.inputs, &request.inputs],
         &instance.secrets,
     )?;
+    let environment = environment::variables(&template.schema, &inputs)?;
 
     let snapshot = Snapshot {
         run: ids.run,
@@ -124,6 +125,7 @@ pub fn admit(
         entrypoint: template.entrypoint.clone(),
         inputs,
         secrets: context.secrets.clone(),
+        environment,
         pool: instance.pool.clone().unwrap_or_else(|| template.pool.clone()),
         execution_timeout_s,
         cancel_grace_s: template.cancel_grace_s,

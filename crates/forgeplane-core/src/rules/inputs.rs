@@ -24,7 +24,7 @@ pub fn check_schema(schema: &Value) -> Result<(), Refusal> {
             "the input schema refers to `{reference}`; only references inside it (`#…`) work"
         ));
     }
-    if let Some(place) = misplaced_marker(schema, "", true) {
+    if let Some(place) = misplaced_marker(schema, SECRET_KEYWORD, Value::is_boolean) {
         return invalid(format!(
             "`{SECRET_KEYWORD}` at `{place}` would protect nothing: it must be `true` or `false`, and only \
              counts on a property reached through `properties` alone"
@@ -36,18 +36,31 @@ pub fn check_schema(schema: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// Where the schema marks a secret that [`secret_paths`] does not see. `walked` says whether it sees `schema`.
-fn misplaced_marker(schema: &Value, place: &str, walked: bool) -> Option<String> {
+/// Where a schema has a marker that [`marked`] does not see, or one that is not `legal`.
+pub(super) fn misplaced_marker(schema: &Value, marker: &str, legal: fn(&Value) -> bool) -> Option<String> {
+    misplaced_below(schema, "", true, &|schema| match schema.get(marker) {
+        None | Some(Value::Bool(false)) => None,
+        Some(value) => Some(legal(value)),
+    })
+}
+
+/// `walked` says whether [`marked`] sees `schema`; `marker` whether there is one, and whether it is legal.
+fn misplaced_below(
+    schema: &Value,
+    place: &str,
+    walked: bool,
+    marker: &impl Fn(&Object) -> Option<bool>,
+) -> Option<String> {
     let Value::Object(map) = schema else {
         let Value::Array(items) = schema else { return None };
         return items
             .iter()
             .enumerate()
-            .find_map(|(n, s)| misplaced_marker(s, &format!("{place}/{n}"), false));
+            .find_map(|(n, s)| misplaced_below(s, &format!("{place}/{n}"), false, marker));
     };
-    match map.get(SECRET_KEYWORD) {
-        None | Some(Value::Bool(false)) => {}
-        Some(Value::Bool(true)) if walked && !place.is_empty() => {}
+    match marker(map) {
+        None => {}
+        Some(true) if walked && !place.is_empty() => {}
         Some(_) => return Some(place.to_owned()),
     }
     map.iter().find_map(|(keyword, inner)| match (keyword.as_str(), inner) {
@@ -57,13 +70,13 @@ fn misplaced_marker(schema: &Value, place: &str, walked: bool) -> Option<String>
             Value::Object(named),
         ) => {
             let walked = walked && keyword == "properties";
-            named
-                .iter()
-                .find_map(|(name, s)| misplaced_marker(s, &format!("{place}/{keyword}/{name}"), walked))
+            named.iter().find_map(|(name, s)| {
+                misplaced_below(s, &format!("{place}/{keyword}/{name}"), walked, marker)
+            })
         }
         // Data, not schemas.
         ("default" | "const" | "enum" | "examples", _) => None,
-        _ => misplaced_marker(inner, &format!("{place}/{keyword}"), false),
+        _ => misplaced_below(inner, &format!("{place}/{keyword}"), false, marker),
     })
 }
 
@@ -82,20 +95,32 @@ fn external_reference(value: &Value) -> Option<&str> {
 /// a secret has one definite place.
 #[must_use]
 pub fn secret_paths(schema: &Value) -> BTreeSet<String> {
-    let mut paths = BTreeSet::new();
-    collect_secret_paths(schema, String::new(), &mut paths);
-    paths
+    let marked = marked(schema, SECRET_KEYWORD).into_iter();
+    marked.filter(|(_, value)| *value == &Value::Bool(true)).map(|(path, _)| path).collect()
 }
 
-fn collect_secret_paths(schema: &Value, path: String, paths: &mut BTreeSet<String>) {
-    if schema.get(SECRET_KEYWORD) == Some(&Value::Bool(true)) {
-        paths.insert(path);
+/// Every property that has a marker: its path (a JSON pointer into the inputs) and the marker's value; what is below
+/// such a property belongs to it.
+pub(super) fn marked<'schema>(schema: &'schema Value, marker: &str) -> Vec<(String, &'schema Value)> {
+    let mut found = Vec::new();
+    collect_marked(schema, marker, String::new(), &mut found);
+    found
+}
+
+fn collect_marked<'schema>(
+    schema: &'schema Value,
+    marker: &str,
+    path: String,
+    found: &mut Vec<(String, &'schema Value)>,
+) {
+    if let Some(value) = schema.get(marker).filter(|value| **value != Value::Bool(false)) {
+        found.push((path, value));
         return;
     }
     if let Some(Value::Object(properties)) = schema.get("properties") {
         for (name, inner) in properties {
             let segment = name.replace('~', "~0").replace('/', "~1");
-            collect_secret_paths(inner, format!("{path}/{segment}"), paths);
+            collect_marked(inner, marker, format!("{path}/{segment}"), found);
         }
     }
 }
@@ -193,6 +218,16 @@ pub fn put_at(document: &mut Value, pointer: &str, value: Value) {
         place = map.entry(name).or_insert(Value::Null);
     }
     *place = value;
+}
+
+/// Removes what is at a JSON pointer, and the objects around it that are empty then.
+pub fn remove_at(document: &mut Value, pointer: &str) {
+    let Some((parent, last)) = pointer.rsplit_once('/') else { return };
+    let name = last.replace("~1", "/").replace("~0", "~");
+    let Some(Value::Object(map)) = document.pointer_mut(parent) else { return };
+    if map.remove(&name).is_some() && map.is_empty() && !parent.is_empty() {
+        remove_at(document, parent);
+    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub mod cancel;
 pub mod capacity;
 pub mod claim;
 mod draft;
+pub mod environment;
 pub mod inputs;
 pub mod lifecycle;
 pub mod log;

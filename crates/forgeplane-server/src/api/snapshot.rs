@@ -1,5 +1,7 @@
 //! What admission froze, and what a plan published.
 
+use std::collections::BTreeMap;
+
 use forgeplane_core::digest::Digest;
 use forgeplane_core::id::{AttemptId, TemplateId};
 use forgeplane_core::model::{self, Name, Object};
@@ -45,6 +47,8 @@ pub struct Snapshot {
     pub inputs: Object,
     /// Resolved secret bindings.
     pub secrets: Vec<SecretBinding>,
+    /// Inputs that are in the tool's environment: name of the variable, and the input's path.
+    pub environment: BTreeMap<String, String>,
     /// Execution timeout, seconds.
     pub execution_timeout_s: u64,
     /// Time between SIGINT and SIGKILL, seconds.
@@ -70,6 +74,7 @@ impl From<model::Snapshot> for Snapshot {
             entrypoint: it.entrypoint,
             inputs: it.inputs,
             secrets: it.secrets.into_iter().map(binding).collect(),
+            environment: it.environment,
             execution_timeout_s: it.execution_timeout_s,
             cancel_grace_s: it.cancel_grace_s,
             queue_timeout_s: it.queue_timeout_s,

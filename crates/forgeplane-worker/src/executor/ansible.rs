@@ -39,7 +39,7 @@ impl Executor for AnsibleExecutor {
         let mut extra_vars = OsString::from("@");
         extra_vars.push(&inputs);
 
-        let mut env = execution.environment();
+        let mut env = execution.environment()?;
         let mut set = |name: &str, value: &Path| env.push((name.into(), value.into()));
         set("ANSIBLE_HOME", &workspace.home.join(".ansible"));
         set("ANSIBLE_LOCAL_TEMP", &workspace.tmp);

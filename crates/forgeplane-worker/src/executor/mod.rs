@@ -25,7 +25,8 @@ use forgeplane_core::model::{
     ArtifactKind, LogStream, Object, PlanSummary, RunError, Snapshot, StopCause, Tool,
 };
 use forgeplane_core::ports::{ArtifactUpload, ClaimRef, ControlError, GrantedSecret};
-use forgeplane_core::rules::inputs::put_at;
+use forgeplane_core::rules::environment::{reserved, text};
+use forgeplane_core::rules::inputs::{put_at, remove_at};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -168,9 +169,18 @@ pub struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Inputs with secrets at their paths. Goes into files only.
+    /// The variables of the source: inputs with secrets at their paths, without what is in the environment. Goes into
+    /// files only.
     #[must_use]
     pub fn inputs(&self) -> Value {
+        let mut inputs = self.all_inputs();
+        for path in self.snapshot.environment.values() {
+            remove_at(&mut inputs, path);
+        }
+        inputs
+    }
+
+    fn all_inputs(&self) -> Value {
         let mut inputs = Value::Object(self.snapshot.inputs.clone());
         for secret in self.secrets {
             put_at(&mut inputs, &secret.path, Value::String(secret.value.expose_secret().to_owned()));
@@ -220,10 +230,25 @@ impl Execution<'_> {
         self.inputs().as_object().cloned().unwrap_or_default()
     }
 
-    /// The environment every command starts from: nothing of the worker's own.
-    #[must_use]
-    pub fn environment(&self) -> Vec<(OsString, OsString)> {
-        base_environment(&self.tool.path, &self.workspace.home, &self.workspace.tmp)
+    /// The environment every command starts from: nothing of the worker's own, and the inputs that belong there.
+    ///
+    /// # Errors
+    /// A variable that would change the tool itself. The worker does not rely on others to have checked.
+    pub fn environment(&self) -> Result<Vec<(OsString, OsString)>, ExecutionError> {
+        let mut environment = base_environment(&self.tool.path, &self.workspace.home, &self.workspace.tmp);
+        let inputs = self.all_inputs();
+        for (name, path) in &self.snapshot.environment {
+            if let Some(why) = reserved(name) {
+                return Err(ExecutionError::Invalid {
+                    code: "variable_reserved",
+                    message: format!("the environment variable `{name}` cannot be set: {why}"),
+                });
+            }
+            if let Some(value) = inputs.pointer(path).and_then(text) {
+                environment.push((name.into(), value.into()));
+            }
+        }
+        Ok(environment)
     }
 
     /// Writes a line of the worker's own into the log.

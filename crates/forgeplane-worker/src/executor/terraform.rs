@@ -145,8 +145,8 @@ impl<'a, 'b> Steps<'a, 'b> {
         }
     }
 
-    fn environment(&self) -> Vec<(OsString, OsString)> {
-        let mut env = self.execution.environment();
+    fn environment(&self) -> Result<Vec<(OsString, OsString)>, ExecutionError> {
+        let mut env = self.execution.environment()?;
         let mut set = |name: &str, value: OsString| env.push((name.into(), value));
         set("TF_IN_AUTOMATION", "1".into());
         set("TF_INPUT", "0".into());
@@ -158,11 +158,11 @@ impl<'a, 'b> Steps<'a, 'b> {
                 set(name, value.into());
             }
         }
-        env
+        Ok(env)
     }
 
     async fn command(&mut self, args: Vec<OsString>) -> Result<Exit, ExecutionError> {
-        let (env, cwd) = (self.environment(), self.cwd.clone());
+        let (env, cwd) = (self.environment()?, self.cwd.clone());
         self.execution.command(&args, env, &cwd).await
     }
 
@@ -208,7 +208,7 @@ impl<'a, 'b> Steps<'a, 'b> {
     }
 
     async fn show(&mut self, args: Vec<OsString>) -> Result<Option<Vec<u8>>, ExecutionError> {
-        let (env, cwd, timeout) = (self.environment(), self.cwd.clone(), self.execution.show_timeout);
+        let (env, cwd, timeout) = (self.environment()?, self.cwd.clone(), self.execution.show_timeout);
         match self.execution.capture(&args, env, &cwd, timeout, MAX_BYTES).await {
             Ok((exit, output)) if exit.code == Some(0) => Ok(Some(output)),
             Err(stopped @ ExecutionError::Stopped(_)) => Err(stopped),

@@ -235,6 +235,58 @@ async fn t110_a_secret_reaches_the_tool_and_is_masked_everywhere_else() {
     assert!(!serde_json::to_string(&evidence).unwrap().contains("correct-horse"));
 }
 
+/// Credentials and settings of providers: in the environment of plan and apply, masked in the log, and no variables of the
+/// source.
+#[tokio::test]
+async fn inputs_that_belong_into_the_environment_are_there_and_nowhere_else() {
+    let source = r#"
+        variable "name" { type = string }
+        resource "terraform_data" "it" {
+          input = var.name
+          provisioner "local-exec" {
+            command = "echo \"region $FORGED_REGION count $FORGED_COUNT key $FORGED_KEY\"; test \"$FORGED_KEY\" = correct-horse"
+          }
+        }"#;
+    let house = House::new().await;
+    let _worker = house.worker(Tool::Terraform, &terraform()).await;
+    let schema = json!({"type": "object", "required": ["cloud"], "properties": {
+        "name": {"type": "string"},
+        "cloud": {"type": "object", "properties": {
+            "region": {"type": "string", "x-forgeplane-env": "FORGED_REGION"},
+            "count": {"type": "integer", "x-forgeplane-env": "FORGED_COUNT"},
+            "absent": {"type": "string", "x-forgeplane-env": "FORGED_ABSENT"},
+            "key": {"type": "string", "x-forgeplane-secret": true, "x-forgeplane-env": "FORGED_KEY"}}}}});
+    house.app(Tool::Terraform, &[("main.tf", source)], |t| t.schema = Some(schema)).await;
+    let value = "correct-horse".to_owned().into();
+    house.coordinator.put_secret(&house.alice, &name("key"), &value, vec![name("bound")]).await.unwrap();
+    let inputs = json!({"name": "it", "cloud": {"region": "eu-west-1", "count": 3}});
+    let bound = forgeplane_core::coordinator::NewInstance {
+        name: name("bound"),
+        template: "app".into(),
+        template_version: None,
+        inputs: inputs.as_object().unwrap().clone(),
+        secrets: [("/cloud/key".to_owned(), name("key"))].into(),
+        pool: None,
+    };
+    house.coordinator.create_instance(&house.alice, bound).await.unwrap();
+    let request = forgeplane_core::rules::admission::RunRequest {
+        operation: Operation::Plan { destroy: false },
+        inputs: Object::new(),
+        execution_timeout_s: None,
+        priority: 0,
+    };
+    let new =
+        forgeplane_core::coordinator::NewRun { instance: "bound".into(), request, idempotency_key: None };
+    let plan = house.coordinator.create_run(&house.alice, new).await.unwrap();
+    house.must_succeed(plan.id).await;
+    assert!(!house.log(plan.id).await.contains("undeclared"), "it was given as a variable too");
+    let apply = house.coordinator.promote(&house.alice, plan.id).await.unwrap();
+    house.must_succeed(apply.id).await;
+    let log = house.log(apply.id).await;
+    assert!(log.contains("region eu-west-1 count 3 key "), "{log}");
+    assert!(!log.contains("correct-horse"), "{log}");
+}
+
 #[tokio::test]
 async fn g20_the_tool_gets_nothing_of_the_workers_environment() {
     let house = House::new().await;

@@ -154,6 +154,7 @@ impl Bench {
             entrypoint: order.entrypoint.map(str::to_owned),
             inputs: Object::new(),
             secrets: Vec::new(),
+            environment: BTreeMap::new(),
             pool: "default".parse().unwrap(),
             execution_timeout_s: order.timeout.as_secs(),
             cancel_grace_s: order.grace_s,
