@@ -153,15 +153,23 @@ struct Mortal {
 impl Mortal {
     /// Starts a process again, to die at `next` if that is its own.
     fn again(&mut self, whose: Process, next: Option<Failpoint>) {
-        let (process, ready) = match whose {
-            Process::Coordinator => (&mut self.alpha.process, "workers: "),
-            Process::Worker => (&mut self.worker.process, "ready"),
+        let process = match whose {
+            Process::Coordinator => &mut self.alpha.process,
+            Process::Worker => &mut self.worker.process,
         };
         match next.filter(|point| point.process() == whose) {
             Some(point) => process.command().env(CRASH_AT, point.as_str()),
             None => process.command().env_remove(CRASH_AT),
         };
-        process.start(ready);
+        self.start(whose);
+    }
+
+    fn start(&mut self, whose: Process) {
+        match whose {
+            Process::Coordinator => self.alpha.process.start("workers: "),
+            // Not waited for: it needs a coordinator for its start, which may die of what it tells it.
+            Process::Worker => self.worker.process.launch(),
+        }
     }
 
     /// Starts whatever died again, to die at `next` if that is its own.
@@ -219,8 +227,8 @@ async fn pairs_of_crashes(with: impl Fn(InstallationOptions) -> InstallationOpti
                 None => process.command().env_remove(CRASH_AT),
             };
         }
-        mortal.alpha.process.start("workers: ");
-        mortal.worker.process.start("ready");
+        mortal.start(Process::Coordinator);
+        mortal.start(Process::Worker);
         let same = (first.process() == second.process()).then_some(second);
         let begun = Instant::now();
         let body = json!({"instance": "app", "operation": "preview"});

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -54,11 +54,7 @@ impl Process {
     /// # Panics
     /// When it does not.
     pub fn start(&mut self, ready: &str) {
-        let mut child = self.command.spawn().unwrap_or_else(|e| panic!("{:?}: {e}", self.command));
-        let (lines, printed) = channel();
-        follow(child.stdout.take().unwrap(), Arc::clone(&self.log), Some(lines));
-        follow(child.stderr.take().unwrap(), Arc::clone(&self.log), None);
-        self.child = Some(child);
+        let printed = self.spawn();
         let deadline = Instant::now() + PATIENCE;
         loop {
             match printed.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -67,6 +63,24 @@ impl Process {
                 Err(_) => panic!("{} does not start:\n{}", self.name, self.log()),
             }
         }
+    }
+
+    /// Starts it and does not wait for anything.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn launch(&mut self) {
+        drop(self.spawn());
+    }
+
+    /// Starts it; gives the lines that it prints.
+    fn spawn(&mut self) -> Receiver<String> {
+        let mut child = self.command.spawn().unwrap_or_else(|e| panic!("{:?}: {e}", self.command));
+        let (lines, printed) = channel();
+        follow(child.stdout.take().unwrap(), Arc::clone(&self.log), Some(lines));
+        follow(child.stderr.take().unwrap(), Arc::clone(&self.log), None);
+        self.child = Some(child);
+        printed
     }
 
     /// Its id.
