@@ -50,6 +50,8 @@ pub struct Config {
     pub tools: BTreeMap<String, PathBuf>,
     /// After SIGTERM, how long a running tool may go on before it is interrupted, seconds.
     pub drain_timeout_s: u64,
+    /// With less room than this on the disk of workspaces or state nothing new is taken, MiB.
+    pub min_free_mib: u64,
     pub probes: ProbesConfig,
     pub log: LogConfig,
 }
@@ -79,6 +81,7 @@ struct Defaults {
     workspace_root: &'static str,
     unsafe_no_isolation: bool,
     drain_timeout_s: u64,
+    min_free_mib: u64,
     probes: ProbesConfig,
     log: LogConfig,
 }
@@ -103,6 +106,7 @@ impl Config {
             workspace_root: "/var/lib/forgeplane/workspaces",
             unsafe_no_isolation: false,
             drain_timeout_s: 300,
+            min_free_mib: 256,
             probes: ProbesConfig::local(8423),
             log: LogConfig::default(),
         };
@@ -143,6 +147,7 @@ impl Config {
             self.workspace_root.clone(),
             self.isolation()?,
         );
+        worker.min_free_bytes = self.min_free_mib.saturating_mul(1 << 20);
         worker.enrollment_token = match (&self.enrollment_token, &self.enrollment_token_file) {
             (Some(_), Some(_)) => {
                 return Err(Failure::new(

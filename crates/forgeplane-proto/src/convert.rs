@@ -205,7 +205,7 @@ impl From<Heartbeat> for v1::HeartbeatRequest {
             .into_iter()
             .map(|h| v1::Holding { fence: h.fence.0, nonce: nonce_bytes(h.nonce) })
             .collect();
-        Self { holding, draining: it.draining, newest: it.newest.0 }
+        Self { holding, draining: it.draining, newest: it.newest.0, short_of: it.short_of }
     }
 }
 
@@ -218,7 +218,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             .into_iter()
             .map(|h| Ok(Holding { fence: Fence(h.fence), nonce: nonce(&h.nonce)? }))
             .collect::<Result<_>>()?;
-        Ok(Self { holding, draining: it.draining, newest: Fence(it.newest) })
+        Ok(Self { holding, draining: it.draining, newest: Fence(it.newest), short_of: it.short_of })
     }
 }
 

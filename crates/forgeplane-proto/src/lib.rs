@@ -9,7 +9,7 @@
 //! use forgeplane_core::model::{Fence, Nonce};
 //! use forgeplane_proto::v1;
 //!
-//! let heartbeat = Heartbeat { holding: vec![Holding { fence: Fence(7), nonce: Nonce([1; 16]) }], draining: true, newest: Fence(7) };
+//! let heartbeat = Heartbeat { holding: vec![Holding { fence: Fence(7), nonce: Nonce([1; 16]) }], draining: true, newest: Fence(7), short_of: None };
 //! let message = v1::HeartbeatRequest::from(heartbeat.clone());
 //! assert_eq!(Heartbeat::try_from(message).unwrap(), heartbeat);
 //! ```

@@ -42,6 +42,9 @@ pub struct WorkerConfig {
     pub enrollment_token: Option<SecretString>,
     /// The most log bytes of one attempt; the rest is replaced by a visible marker. Default 1 GiB.
     pub log_cap_bytes: u64,
+    /// With less room than this on the disk of its workspaces or of its own files the worker takes nothing new, bytes.
+    /// Default 256 MiB.
+    pub min_free_bytes: u64,
     /// How long an ended attempt waits for its log to be delivered. Default 60 s.
     pub log_wait: Duration,
     /// How long `show -json` of a plan may take; it never blocks the outcome. Default 120 s.
@@ -69,6 +72,7 @@ impl WorkerConfig {
             tools: Tools::Detect,
             enrollment_token: None,
             log_cap_bytes: 1 << 30,
+            min_free_bytes: 256 << 20,
             log_wait: Duration::from_secs(60),
             show_timeout: Duration::from_secs(120),
         }

@@ -88,6 +88,9 @@ mod tests {
         fn files(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
             LocalDisk.files(directory)
         }
+        fn reserve(&self, file: &Path, bytes: u64) -> io::Result<()> {
+            LocalDisk.reserve(file, bytes)
+        }
         fn write(&self, file: &Path, content: &[u8]) -> io::Result<()> {
             LocalDisk.write(file, content)
         }

@@ -35,10 +35,18 @@ impl Drop for Heartbeats {
 async fn beat(running: Arc<Running>, stop: CancellationToken) {
     let entropy = running.host.entropy();
     let mut told = false;
+    let mut short_of = None;
     loop {
         let heartbeat = running.heartbeat();
         metrics::gauge!("forgeplane_worker_held_attempts").set(heartbeat.holding.len() as f64);
         told |= heartbeat.draining;
+        if heartbeat.short_of != short_of {
+            match &heartbeat.short_of {
+                Some(what) => tracing::warn!(what, "short of something: nothing new is taken"),
+                None => tracing::info!("short of nothing any more: jobs are taken again"),
+            }
+            short_of.clone_from(&heartbeat.short_of);
+        }
         tokio::select! {
             biased;
             () = stop.cancelled() => return,

@@ -69,6 +69,10 @@ pub(crate) struct Entry {
     pub(crate) stage: Stage,
 }
 
+/// Kept free for the journal, so that what happened can be written down on a disk that a tool has filled, bytes: some
+/// entries, and what a file system needs around them.
+const RESERVE: u64 = 1 << 20;
+
 /// The journal's directory.
 #[derive(Clone)]
 pub(crate) struct Journal {
@@ -89,7 +93,19 @@ impl Journal {
         for entry in journal.entries()? {
             journal.newest.fetch_max(entry.intent.fence.0, Ordering::Relaxed);
         }
+        journal.reserve();
         Ok(journal)
+    }
+
+    fn reserved(&self) -> PathBuf {
+        self.directory.with_extension("reserved")
+    }
+
+    /// Keeps room for entries, if there is any.
+    fn reserve(&self) {
+        if let Err(error) = self.disk.reserve(&self.reserved(), RESERVE) {
+            tracing::warn!(%error, "no room could be kept for the journal");
+        }
     }
 
     /// Records how far an attempt got; on disk when this returns.
@@ -98,7 +114,15 @@ impl Journal {
         let entry = Entry { intent: intent.clone(), stage };
         let text = serde_json::to_vec(&entry).map_err(|e| at(&path)(e.into()))?;
         self.newest.fetch_max(intent.fence.0, Ordering::Relaxed);
-        durable::replace(&*self.disk, &path, &text).map_err(at(&path))
+        let written = match durable::replace(&*self.disk, &path, &text) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                tracing::warn!("the disk is full; the room that was kept for the journal is used");
+                durable::remove(&*self.disk, &self.reserved()).map_err(at(&path))?;
+                durable::replace(&*self.disk, &path, &text)
+            }
+            other => other,
+        };
+        written.map_err(at(&path))
     }
 
     /// The newest fence that this process recorded or found; 0 for none.
@@ -109,7 +133,9 @@ impl Journal {
     /// Forgets an attempt.
     pub(crate) fn forget(&self, intent: &Intent) -> Result<(), WorkerError> {
         let path = self.path(intent);
-        durable::remove(&*self.disk, &path).map_err(at(&path))
+        durable::remove(&*self.disk, &path).map_err(at(&path))?;
+        self.reserve();
+        Ok(())
     }
 
     /// Keeps an envelope that the coordinator refuses for good, so that an operator can look at it.

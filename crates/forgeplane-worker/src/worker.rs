@@ -345,7 +345,23 @@ impl Running {
             holding: self.holdings.all().clone(),
             draining: self.draining.is_cancelled(),
             newest: self.journal.newest(),
+            short_of: self.short_of(),
         }
+    }
+
+    /// What is missing for another job. A disk that cannot be looked at is left to whoever writes to it.
+    fn short_of(&self) -> Option<String> {
+        let least = self.config.min_free_bytes;
+        [&self.config.workspace_root, &self.config.state_dir].into_iter().find_map(|directory| {
+            let free = self.host.free_space(directory).ok().filter(|free| *free < least)?;
+            let mib = |bytes: u64| bytes >> 20;
+            Some(format!(
+                "room on the disk of {}: {} MiB are free, {} are wanted",
+                directory.display(),
+                mib(free),
+                mib(least)
+            ))
+        })
     }
 
     /// Watches for orders, so that a cancel arrives at once and not with the next heartbeat.

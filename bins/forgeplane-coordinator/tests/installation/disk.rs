@@ -101,3 +101,53 @@ async fn b12_a_full_disk_of_a_single_coordinator_stops_nothing_for_good() {
     site.app(&alpha);
     goes_on_after_a_full_disk(&site, &alpha, &go, &records).await;
 }
+
+/// E17: a tool fills the disk that workspaces, spool and journal share. It fails, its outcome is signed and told, and the
+/// worker takes nothing new while there is no room, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn e17_a_tool_that_fills_the_workers_disk_fails_alone() {
+    let dir = passable();
+    let keep = dir.path().join("keep");
+    own_mounts();
+    let tool = format!(
+        "[ \"$1\" = plan ] || exit 0\necho started $ATTEMPT >> $LEDGER\n[ -e {keep} ] || exit 0\n\
+         dd if=/dev/zero of=filling bs=65536 2>&1\ncat filling >/dev/null; echo full $ATTEMPT >> $LEDGER\n\
+         while [ -e {keep} ]; do sleep 0.05; done; exit 3",
+        keep = keep.display()
+    );
+    let (mut site, coordinators) =
+        Site::start(options(false, &["settings.heartbeat_s = 1"]), &tool, &["alpha"]);
+    let alpha = &coordinators[0];
+    let mut worker = site.worker("w1", &[alpha]);
+    worker.process.terminate();
+    let (home, before) =
+        (site.installation.directory().join("workers/w1"), site.installation.directory().join("before"));
+    fs::rename(&home, &before).unwrap();
+    fs::create_dir(&home).unwrap();
+    small_disk(&home, 16 << 20);
+    for entry in fs::read_dir(&before).unwrap() {
+        let copied =
+            std::process::Command::new("cp").arg("-a").arg(entry.unwrap().path()).arg(&home).status();
+        assert!(copied.unwrap().success());
+    }
+    site.installation.reconfigure("w1", "[coordinator]", "min_free_mib = 4\n[coordinator]");
+    worker.process.start("ready");
+    site.app(alpha);
+    fs::write(&keep, "").unwrap();
+    let run = site.preview(alpha, "first").await;
+    site.until_ledger("full").await;
+    let workers = site.until_workers(alpha, |workers| !workers[0]["short_of"].is_null()).await;
+    let why = workers[0]["short_of"].as_str().unwrap();
+    assert!(why.contains("0 MiB are free") && why.contains("4 are wanted"), "{why}");
+    assert_eq!(workers[0]["status"], "draining");
+    let next = site.preview(alpha, "second").await;
+    fs::remove_file(&keep).unwrap();
+    let view = site.until_status(alpha, &run, "failed").await;
+    assert_eq!(view["attempts"].as_array().unwrap().len(), 1, "{view:#}");
+    site.until_log(&worker.process, "the room that was kept for the journal is used").await;
+    // The workspace is gone, and its room is there again.
+    site.until_status(alpha, &next, "succeeded").await;
+    site.until_workers(alpha, |workers| workers[0]["short_of"].is_null()).await;
+    assert_eq!(site.installation.ledger().matches("started").count(), 2);
+    site.installation.check().unwrap();
+}

@@ -58,6 +58,9 @@ async fn list(context: &Context) -> Result<ExitCode, Failure> {
                 if let Some(reason) = &w.worker.quarantined {
                     status = format!("{status} (quarantined: {reason})");
                 }
+                if let Some(what) = &w.short_of {
+                    status = format!("{status} (short of {what})");
+                }
                 if let Some(fence) = w.worker.lost_fence {
                     status = format!("{status} (COMMITS LOST: fence {fence})");
                 }

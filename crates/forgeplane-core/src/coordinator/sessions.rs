@@ -144,6 +144,7 @@ impl Coordinator {
             incarnation: worker.incarnation,
             last_seen: now,
             draining: heartbeat.draining,
+            short_of: heartbeat.short_of.map(|text| shortened(&text)),
             held: heartbeat
                 .holding
                 .into_iter()
@@ -245,4 +246,9 @@ impl Coordinator {
             }
         }
     }
+}
+
+/// What a worker says of itself is shown to people, and is not to be longer than a line.
+fn shortened(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(200).collect()
 }

@@ -20,6 +20,8 @@ pub struct WorkerView {
     pub status: WorkerStatus,
     /// When it was last heard of.
     pub last_seen: Option<jiff::Timestamp>,
+    /// What it is short of; it takes nothing new until it has it.
+    pub short_of: Option<String>,
     /// How many jobs it may run at once.
     pub capacity: u32,
     /// Its open attempts.
@@ -113,7 +115,8 @@ impl Coordinator {
                         self.settings(),
                         now,
                     ),
-                    last_seen: contact.map(|c| c.last_seen),
+                    last_seen: contact.as_ref().map(|c| c.last_seen),
+                    short_of: contact.and_then(|c| c.short_of),
                     capacity: capacity::effective(&worker, self.settings()),
                     attempts: on_worker
                         .into_iter()

@@ -103,9 +103,20 @@ pub struct WorkerContact {
     /// It is about to end: it finishes its work and takes nothing new.
     #[serde(default)]
     pub draining: bool,
+    /// What it is short of, such as room on its disk; it takes nothing new until it has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub short_of: Option<String>,
     /// The newest fence it ever named that was found in the store.
     #[serde(default)]
     pub newest: Fence,
+}
+
+impl WorkerContact {
+    /// Whether the worker itself has said that it takes nothing new at the moment.
+    #[must_use]
+    pub const fn takes_nothing_new(&self) -> bool {
+        self.draining || self.short_of.is_some()
+    }
 }
 
 /// Whether a key may sign.

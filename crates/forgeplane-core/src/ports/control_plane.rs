@@ -95,6 +95,8 @@ pub struct Heartbeat {
     pub holding: Vec<Holding>,
     /// It is about to end and takes nothing new.
     pub draining: bool,
+    /// What it is short of, such as room on its disk; it takes nothing new until it has it.
+    pub short_of: Option<String>,
     /// The newest fence it has journaled an intent for; 0 for none. A store that does not know it has lost commits.
     pub newest: Fence,
 }

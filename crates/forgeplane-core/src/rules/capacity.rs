@@ -28,7 +28,7 @@ pub fn status(
 ) -> WorkerStatus {
     if worker.disconnected || worker.quarantined.is_some() || !is_connected(contact, settings, now) {
         WorkerStatus::Offline
-    } else if worker.draining || contact.is_some_and(|c| c.draining) {
+    } else if worker.draining || contact.is_some_and(WorkerContact::takes_nothing_new) {
         WorkerStatus::Draining
     } else if open_attempts >= effective(worker, settings) as usize {
         WorkerStatus::Busy

@@ -48,7 +48,9 @@ fn offered(context: &Context<'_>, now: Timestamp) -> Result<Option<Changeset>, R
         Some("offer_expired")
     } else {
         match context.worker {
-            Some(w) if w.draining || context.contact.is_some_and(|c| c.draining) => Some("worker_draining"),
+            Some(w) if w.draining || context.contact.is_some_and(|c| c.takes_nothing_new()) => {
+                Some("worker_draining")
+            }
             Some(w)
                 if !w.disconnected
                     && w.quarantined.is_none()

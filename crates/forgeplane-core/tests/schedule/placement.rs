@@ -80,6 +80,7 @@ pub fn worker(n: usize, max_jobs: u32) -> Candidate {
         last_seen: start_of_time(),
         held: vec![],
         draining: false,
+        short_of: None,
     };
     Candidate { worker: Versioned { value, version: 1 }, contact: Some(contact) }
 }

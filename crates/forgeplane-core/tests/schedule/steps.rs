@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forgeplane_core::coordinator::NewInstance;
 use forgeplane_core::model::*;
-use forgeplane_core::ports::{Page, Select, StoreExt as _};
+use forgeplane_core::ports::{ControlPlane as _, Heartbeat, Page, Select, StoreExt as _};
 use forgeplane_core::rules::schedule::WaitReason;
 use futures_util::future::join_all;
 
@@ -163,4 +163,33 @@ async fn b_the_outbox_holds_only_jobs_of_real_attempts_and_empties() {
     assert!(one.unwrap() + two.unwrap() >= 1);
     assert_eq!(world.store.outbox(10).await.unwrap(), []);
     worker.claim_next().await;
+}
+
+/// E17: a worker that is short of something gives its offer back and gets none, until it has it; people see what it is.
+#[tokio::test]
+async fn e17_a_worker_that_is_short_of_something_takes_nothing_new() {
+    let world = World::new().await;
+    world.sandbox().await;
+    let worker = world.worker("w1").await;
+    let run = world.create("sandbox", Operation::Preview).await;
+    world.step().await;
+    assert_eq!(world.view(run.id).await.attempts[0].state, AttemptState::Offered);
+    let short = Heartbeat { short_of: Some(format!("room\n{}", "x".repeat(500))), ..Heartbeat::default() };
+    worker.control.heartbeat(&worker.session, short).await.unwrap();
+    world.coordinator.sweep_step().await.unwrap();
+    world.step().await;
+    let view = world.view(run.id).await;
+    assert_ne!(view.attempts[0].state, AttemptState::Offered);
+    assert_eq!(view.run.status, RunStatus::Queued);
+    let explained = world.coordinator.explain(&world.alice, run.id).await.unwrap();
+    assert_eq!(explained.waiting, Some(WaitReason::AllDraining { workers: 1 }));
+    let workers = world.coordinator.workers(&world.alice).await.unwrap();
+    let told = workers[0].short_of.as_deref().unwrap();
+    assert!(told.starts_with("roomx") && told.len() == 200, "{told:?}");
+    assert_eq!(workers[0].status, WorkerStatus::Draining);
+
+    worker.heartbeat().await.unwrap();
+    world.step().await;
+    let last = world.view(run.id).await.attempts.last().unwrap().state;
+    assert_eq!(last, AttemptState::Offered);
 }

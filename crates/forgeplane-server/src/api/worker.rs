@@ -117,6 +117,8 @@ pub struct WorkerDetail {
     /// When it was last heard of.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub last_seen: Option<Timestamp>,
+    /// What it is short of, such as room on its disk; it takes nothing new until it has it.
+    pub short_of: Option<String>,
     /// How many jobs it may run at once.
     pub capacity: u32,
     /// Its open attempts of the caller's project.
@@ -129,6 +131,7 @@ impl From<coordinator::WorkerView> for WorkerDetail {
             worker: view.worker.into(),
             status: view.status.into(),
             last_seen: view.last_seen,
+            short_of: view.short_of,
             capacity: view.capacity,
             attempts: view.attempts.into_iter().map(Attempt::from).collect(),
         }

@@ -78,7 +78,7 @@ async fn b27_five_hundred_workers_that_come_back_at_once_are_all_served() {
         persist(async || plane.heartbeat(session, Heartbeat::default()).await).await;
         if let Some(attempt) = offered.get(&session.worker) {
             let request = ClaimRequest { attempt: *attempt, nonce: Nonce(SystemEntropy.bytes()) };
-            persist(async || plane.claim(session, request.clone()).await).await;
+            persist(async || plane.claim(session, request).await).await;
         }
         begun.elapsed()
     });

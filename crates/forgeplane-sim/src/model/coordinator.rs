@@ -222,6 +222,7 @@ impl Protocol {
             last_seen: soon(),
             held: vec![Held { fence: it.fence, nonce: claim.nonce, at: soon() }],
             draining: false,
+            short_of: None,
         })
     }
 

@@ -159,6 +159,11 @@ impl Disk for SimDisk {
         if dies { Err(io::Error::other("the process is dead")) } else { Ok(()) }
     }
 
+    /// It is never full.
+    fn reserve(&self, _: &Path, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         tracing::trace!(from = %from.display(), to = %to.display(), "rename");
         self.change()?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -79,6 +79,10 @@ impl Host for SimMachine {
 
     fn uptime(&self) -> Duration {
         self.world.age()
+    }
+
+    fn free_space(&self, _: &Path) -> io::Result<u64> {
+        Ok(u64::MAX)
     }
 
     fn entropy(&self) -> Arc<dyn Entropy> {

@@ -13,6 +13,8 @@ use axum::Router;
 use forgeplane_core::evidence::Cleanup;
 use forgeplane_core::ports::{Clock, Entropy, SystemClock, SystemEntropy};
 use futures_util::future::BoxFuture;
+use nix::fcntl::posix_fallocate;
+use nix::sys::statvfs::statvfs;
 use nix::time::{ClockId, clock_gettime};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +41,11 @@ impl Host for Machine {
     #[allow(clippy::expect_used)]
     fn uptime(&self) -> Duration {
         clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every supported kernel has this clock").into()
+    }
+
+    fn free_space(&self, directory: &Path) -> io::Result<u64> {
+        let disk = statvfs(directory)?;
+        Ok(disk.blocks_available() * disk.fragment_size())
     }
 
     fn entropy(&self) -> Arc<dyn Entropy> {
@@ -127,6 +134,12 @@ impl Disk for LocalDisk {
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(file)?;
         file.write_all(content)?;
         file.sync_all()
+    }
+
+    fn reserve(&self, file: &Path, bytes: u64) -> io::Result<()> {
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(file)?;
+        let bytes = i64::try_from(bytes).map_err(io::Error::other)?;
+        Ok(posix_fallocate(&file, 0, bytes)?)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -35,6 +35,12 @@ pub trait Host: Send + Sync + 'static {
     /// How long it has been up, with the time for which it was suspended. Goes on evenly, whatever its clock says.
     fn uptime(&self) -> Duration;
 
+    /// How many bytes are free on the disk of a directory.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    fn free_space(&self, directory: &Path) -> io::Result<u64>;
+
     /// Its random numbers.
     fn entropy(&self) -> Arc<dyn Entropy>;
 
@@ -126,6 +132,12 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// When it cannot be written.
     fn write(&self, file: &Path, content: &[u8]) -> io::Result<()>;
+
+    /// Takes so many bytes of the disk for a file, whatever is in it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`] if there are not as many.
+    fn reserve(&self, file: &Path, bytes: u64) -> io::Result<()>;
 
     /// Gives a file another name, in place of whatever has it. Only [`Disk::sync_dir`] makes it last.
     ///

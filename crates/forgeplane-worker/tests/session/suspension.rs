@@ -1,7 +1,7 @@
 //! A machine that is suspended.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,6 +32,10 @@ impl Host for Suspended {
 
     fn uptime(&self) -> Duration {
         Machine.uptime() + Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
+
+    fn free_space(&self, directory: &Path) -> io::Result<u64> {
+        Machine.free_space(directory)
     }
 
     fn entropy(&self) -> Arc<dyn Entropy> {
