@@ -296,6 +296,7 @@ impl Running {
             forced: false,
             show_timeout: self.config.show_timeout,
         };
+        let ended_before = self.host.out_of_memory();
         let executor = self.executors.get(&snapshot.tool);
         let result = match executor {
             Some(executor) => executor.execute(&mut execution).await,
@@ -324,7 +325,10 @@ impl Running {
                 self.unsaved.state_of(intent.fence).display()
             ));
         }
-        let ending = ending(result, &state, stopped_by, snapshot, forced);
+        let mut ending = ending(result, &state, stopped_by, snapshot, forced);
+        if self.host.out_of_memory() > ended_before {
+            ending.for_want_of_memory();
+        }
         if let Some(error) = &ending.error {
             log.writer().say(&format!(
                 "[forgeplane: {}: {}]",

@@ -15,6 +15,19 @@ pub(crate) struct Ending {
     pub(crate) effects_unknown: bool,
 }
 
+impl Ending {
+    /// The operating system ended a process of the tool: a failure without any other reason has this one.
+    pub(crate) fn for_want_of_memory(&mut self) {
+        if let Some(error) = self.error.as_mut().filter(|error| error.code == "tool_failed") {
+            error.code = "out_of_memory".into();
+            error.message = format!(
+                "memory ran out and the operating system ended a process of the tool: {}",
+                error.message
+            );
+        }
+    }
+}
+
 /// Decides how an attempt ended. `stop` is the cause the worker *acted on*: one that came after the tool had
 /// ended changes nothing. Success counts even after a stop.
 pub(crate) fn ending(
@@ -61,7 +74,9 @@ pub(crate) fn ending(
     // A killed Ansible leaves remote commands running; a killed apply may have done more than it saved.
     let remote =
         snapshot.operation == Operation::Execute && stop.is_some() && outcome != OutcomeKind::Succeeded;
-    Ending { outcome, exit, summary, error, effects_unknown: (forced && changes) || remote }
+    // Somebody else's signal ends a tool as untimely as the worker's own.
+    let cut_off = forced || exit.is_some_and(|exit| exit.signal.is_some());
+    Ending { outcome, exit, summary, error, effects_unknown: (cut_off && changes) || remote }
 }
 
 #[cfg(test)]

@@ -136,6 +136,10 @@ impl LogWriter {
     /// Writes bytes of a stream; secrets in them are masked.
     pub fn write(&self, stream: LogStream, bytes: &[u8]) {
         let mut spool = self.spool();
+        if spool.capped || spool.broken {
+            // Nothing of it is kept: a tool that talks for ever is read as fast as it can be.
+            return;
+        }
         let safe = spool.streams[index(stream)].push(bytes);
         spool.append(stream, &safe);
         drop(spool);

@@ -14,6 +14,7 @@ mod draining;
 mod failpoints;
 mod frozen;
 mod identity;
+mod memory;
 mod partitions;
 mod recovery;
 mod regression;

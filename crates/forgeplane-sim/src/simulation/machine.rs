@@ -85,6 +85,10 @@ impl Host for SimMachine {
         Ok(u64::MAX)
     }
 
+    fn out_of_memory(&self) -> u64 {
+        0
+    }
+
     fn entropy(&self) -> Arc<dyn Entropy> {
         Arc::clone(&self.world) as Arc<dyn Entropy>
     }

@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::memory;
 use super::{Disk, Guard, Host, Output, Process, Processes, Service};
 use crate::durable;
 use crate::sandbox::{CommandSpec, Exit, Isolation, Running, Sandbox, SandboxError};
@@ -46,6 +47,10 @@ impl Host for Machine {
     fn free_space(&self, directory: &Path) -> io::Result<u64> {
         let disk = statvfs(directory)?;
         Ok(disk.blocks_available() * disk.fragment_size())
+    }
+
+    fn out_of_memory(&self) -> u64 {
+        memory::kills()
     }
 
     fn entropy(&self) -> Arc<dyn Entropy> {

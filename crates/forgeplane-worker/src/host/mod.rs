@@ -5,6 +5,7 @@
 //! numbers, processes or its own durable files but through here; workspaces are disposable and are plain files.
 
 mod machine;
+mod memory;
 
 use std::any::Any;
 use std::io;
@@ -40,6 +41,10 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// When that cannot be told.
     fn free_space(&self, directory: &Path) -> io::Result<u64>;
+
+    /// How many processes around the worker the operating system has ended so far because memory ran out; 0 where that
+    /// cannot be told.
+    fn out_of_memory(&self) -> u64;
 
     /// Its random numbers.
     fn entropy(&self) -> Arc<dyn Entropy>;

@@ -38,6 +38,10 @@ impl Host for Suspended {
         Machine.free_space(directory)
     }
 
+    fn out_of_memory(&self) -> u64 {
+        Machine.out_of_memory()
+    }
+
     fn entropy(&self) -> Arc<dyn Entropy> {
         Machine.entropy()
     }
