@@ -7,6 +7,7 @@ use forgeplane_core::model::{Name, Tool, UnknownTool};
 use forgeplane_process::{ConfigArgs, Failure, LogConfig, ProbesConfig, Sources, read_file};
 use forgeplane_proto::client::ConnectOptions;
 use forgeplane_queue_nats::NatsOptions;
+use forgeplane_worker::executor::TerraformExecutor;
 use forgeplane_worker::sandbox::Isolation;
 use forgeplane_worker::{Tools, WorkerConfig};
 use secrecy::SecretString;
@@ -48,6 +49,9 @@ pub struct Config {
     /// Tools by label; whatever is in `PATH` unless set.
     #[serde(default)]
     pub tools: BTreeMap<String, PathBuf>,
+    /// Where Terraform and OpenTofu find providers, and nowhere else; the registries unless set.
+    #[serde(default)]
+    pub provider_mirror: Option<PathBuf>,
     /// After SIGTERM, how long a running tool may go on before it is interrupted, seconds.
     pub drain_timeout_s: u64,
     /// With less room than this on the disk of workspaces or state nothing new is taken, MiB.
@@ -169,6 +173,15 @@ impl Config {
             worker.tools = Tools::Explicit(tools.collect::<Result<_, Failure>>()?);
         }
         Ok(worker)
+    }
+
+    /// The executors of Terraform and OpenTofu.
+    pub fn terraform(&self) -> Result<[TerraformExecutor; 2], Failure> {
+        let executors = [TerraformExecutor::terraform(), TerraformExecutor::tofu()];
+        let Some(mirror) = &self.provider_mirror else { return Ok(executors) };
+        let [terraform, tofu] = executors.map(|it| it.provider_mirror(mirror));
+        let refused = |e: std::io::Error| invalid(format!("`provider_mirror`: {e}"));
+        Ok([terraform.map_err(refused)?, tofu.map_err(refused)?])
     }
 
     fn isolation(&self) -> Result<Isolation, Failure> {

@@ -53,6 +53,7 @@ async fn work(config: Config) -> Result<(), Failure> {
         GrpcControlPlane::new(&config.connect()?).map_err(|e| Failure::new(e.code(), e.to_string()))?;
     let renewing = tokio::spawn(renew(config.clone(), control.clone()));
     let worker = config.worker()?;
+    let [terraform, tofu] = config.terraform()?;
     let metrics = Metrics::install().map_err(|e| Failure::new("metrics_unavailable", e.to_string()))?;
     let readiness = Readiness::default();
     let probes_stop = CancellationToken::new();
@@ -70,7 +71,8 @@ async fn work(config: Config) -> Result<(), Failure> {
         None => Arc::new(control.queue()),
     };
     let result = async {
-        let started = match Worker::new(worker, control, queue).start(shutdown.clone()).await {
+        let worker = Worker::new(worker, control, queue).executor(terraform).executor(tofu);
+        let started = match worker.start(shutdown.clone()).await {
             // Told to end before it could begin.
             Err(WorkerError::Control(_)) if shutdown.drain.is_cancelled() => return Ok(()),
             started => started?,

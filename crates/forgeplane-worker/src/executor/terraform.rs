@@ -12,6 +12,7 @@
 //! An apply never plans again, and nothing is applied that is not a plan file.
 
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -36,31 +37,59 @@ const PLAN_FILE: &str = "tfplan";
 const MAX_BYTES: u64 = 256 << 20;
 
 /// Runs `terraform` or `tofu`.
-#[derive(Debug, Clone, Copy)]
-pub struct TerraformExecutor(Tool);
+#[derive(Debug, Clone)]
+pub struct TerraformExecutor {
+    tool: Tool,
+    /// The tool's own configuration file.
+    configuration: String,
+}
 
 impl TerraformExecutor {
     /// The executor of Terraform.
     #[must_use]
     pub const fn terraform() -> Self {
-        Self(Tool::Terraform)
+        Self { tool: Tool::Terraform, configuration: String::new() }
     }
 
     /// The executor of OpenTofu.
     #[must_use]
     pub const fn tofu() -> Self {
-        Self(Tool::Tofu)
+        Self { tool: Tool::Tofu, configuration: String::new() }
+    }
+
+    /// Providers come from this directory, laid out as `terraform providers mirror` does it, and from nowhere else. Runs
+    /// share it and only read it: a cache that every run writes to is not safe.
+    ///
+    /// # Errors
+    /// A path that is not absolute or no directory, or one that everybody can write to.
+    pub fn provider_mirror(mut self, directory: &Path) -> std::io::Result<Self> {
+        let invalid = |why: &str| {
+            std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("{}: {why}", directory.display()))
+        };
+        let metadata = std::fs::metadata(directory)?;
+        let path = directory.to_str().ok_or_else(|| invalid("the path is not text"))?;
+        if !directory.is_absolute() || !metadata.is_dir() {
+            return Err(invalid("it is not the absolute path of a directory"));
+        }
+        if metadata.permissions().mode() & 0o002 != 0 {
+            return Err(invalid("everybody can write to it, a tool included"));
+        }
+        // HCL has the strings of JSON, and templates in them.
+        let quoted = Value::from(path).to_string().replace("${", "$${").replace("%{", "%%{");
+        self.configuration =
+            format!("provider_installation {{\n  filesystem_mirror {{\n    path = {quoted}\n  }}\n}}\n");
+        Ok(self)
     }
 }
 
 #[async_trait]
 impl Executor for TerraformExecutor {
     fn tool(&self) -> Tool {
-        self.0
+        self.tool
     }
 
     async fn execute(&self, execution: &mut Execution<'_>) -> Result<Report, ExecutionError> {
-        let mut steps = Steps::prepare(execution)?;
+        let mut steps = Steps::prepare(execution, &self.configuration)?;
         let result = steps.run().await;
         steps.keep_errored_state().await?;
         result
@@ -88,7 +117,7 @@ fn with_path(prefix: &str, path: &Path) -> OsString {
 }
 
 impl<'a, 'b> Steps<'a, 'b> {
-    fn prepare(execution: &'a mut Execution<'b>) -> Result<Self, ExecutionError> {
+    fn prepare(execution: &'a mut Execution<'b>, configuration: &str) -> Result<Self, ExecutionError> {
         let workspace = execution.workspace;
         let module = execution.entrypoint()?;
         let cwd = workspace.source.join(&module);
@@ -116,7 +145,7 @@ impl<'a, 'b> Steps<'a, 'b> {
         }
         let variables = serde_json::to_vec(&execution.inputs()).map_err(std::io::Error::other)?;
         let variables = workspace.put_input("variables.tfvars.json", &variables)?;
-        let cli_config = workspace.put_input("cli.tfrc", b"")?;
+        let cli_config = workspace.put_input("cli.tfrc", configuration.as_bytes())?;
         Ok(Self { execution, cwd, module, variables, cli_config })
     }
 
@@ -352,6 +381,22 @@ mod tests {
         assert_eq!(summary(json), Some(PlanSummary { add: 2, change: 1, destroy: 1, import: 1 }));
         assert_eq!(summary(b"not json"), None);
     }
+
+    #[test]
+    fn a_mirror_that_others_can_write_to_or_that_is_none_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mirror = |path: &Path| TerraformExecutor::tofu().provider_mirror(path);
+        let odd = dir.path().join("a \"b\" ${c} %{d}");
+        std::fs::create_dir(&odd).unwrap();
+        let configuration = mirror(&odd).unwrap().configuration;
+        assert!(configuration.contains(r#"/a \"b\" $${c} %%{d}""#), "{configuration}");
+        assert!(mirror(Path::new("relative")).is_err());
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(mirror(&dir.path().join("file")).is_err());
+        std::fs::set_permissions(&odd, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(mirror(&odd).is_err());
+    }
+
     #[test]
     fn override_files_that_would_win_over_the_managed_backend_are_told_apart() {
         for wins in [

@@ -8,6 +8,8 @@ use forgeplane_core::digest::Digest;
 use forgeplane_core::evidence::Cleanup;
 use forgeplane_core::model::*;
 use forgeplane_core::ports::Page;
+use forgeplane_worker::Shutdown;
+use forgeplane_worker::executor::TerraformExecutor;
 use serde_json::json;
 
 use crate::support::{House, name, terraform};
@@ -364,4 +366,47 @@ async fn the_lock_file_of_the_plan_is_in_force_at_the_apply() {
         house.ledger_text(),
         "init init -input=false -no-color -lockfile=readonly with selected 1.2.3\n"
     );
+}
+
+/// T-123: providers come from a mirror that runs share and cannot write to.
+#[tokio::test]
+async fn t123_providers_come_from_a_mirror_that_is_only_read() {
+    let source = r#"
+        terraform {
+          required_providers { forged = { source = "forgeplane/forged", version = "1.2.3" } }
+        }
+        output "done" { value = true }"#;
+    let house = House::new().await;
+    let mirror = house.directory.path().join("mirror");
+    let platform = if cfg!(target_arch = "aarch64") { "linux_arm64" } else { "linux_amd64" };
+    let provider = mirror.join("registry.terraform.io/forgeplane/forged/1.2.3").join(platform);
+    std::fs::create_dir_all(&provider).unwrap();
+    // It is no provider that could do anything, and shows that it was started.
+    let program = provider.join("terraform-provider-forged_v1.2.3");
+    let ledger = house.ledger();
+    std::fs::write(&ledger, "").unwrap();
+    std::fs::set_permissions(&ledger, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    std::fs::write(&program, format!("#!/bin/sh\necho started >> {}\nexit 1\n", ledger.display())).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let listed = || {
+        let list = std::process::Command::new("find").arg(&mirror).output().unwrap();
+        String::from_utf8(list.stdout).unwrap()
+    };
+    let before = listed();
+    let config = house.config(Tool::Terraform, &terraform()).await;
+    let executor = TerraformExecutor::terraform().provider_mirror(&mirror).unwrap();
+    let shutdown = Shutdown::new();
+    let worker =
+        forgeplane_worker::Worker::new(config, house.coordinator.in_process(), house.coordinator.queue());
+    let started = worker.executor(executor).start(shutdown.clone()).await.unwrap();
+    let running = tokio::spawn(started.run());
+    house.app(Tool::Terraform, &[("main.tf", source)], |_| {}).await;
+    let run = house.create(Operation::PlanOnly).await;
+    house.ended(run).await;
+    let log = house.log(run).await;
+    assert!(log.contains("Installed forgeplane/forged v1.2.3") && log.contains("plan ended"), "{log}");
+    assert!(house.ledger_text().contains("started"), "the provider of the mirror was not started");
+    assert_eq!(listed(), before, "a run has written to the mirror");
+    shutdown.stop();
+    running.await.unwrap().unwrap();
 }
