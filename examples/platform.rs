@@ -52,6 +52,7 @@ async fn plan_and_promote(coordinator: &Coordinator, caller: &Caller) -> Run {
         pool: name("default"),
         execution_timeout_s: 600,
         max_execution_timeout_s: None,
+        no_output_timeout_s: None,
         queue_timeout_s: None,
         cancel_grace_s: 60,
         approval: ApprovalPolicy::default(),

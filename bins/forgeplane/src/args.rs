@@ -184,6 +184,9 @@ pub struct PushOptions {
     /// Longest timeout a run may ask for, seconds
     #[arg(long)]
     pub max_timeout: Option<u64>,
+    /// How long the tool may print nothing before it is interrupted, seconds
+    #[arg(long)]
+    pub no_output_timeout: Option<u64>,
     /// How long a run may wait in the queue, seconds
     #[arg(long)]
     pub queue_timeout: Option<u64>,

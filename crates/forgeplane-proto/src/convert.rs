@@ -231,6 +231,7 @@ impl From<Orders> for v1::Orders {
                 let cause = match stop.cause {
                     StopCause::Cancel => v1::StopCause::Cancel,
                     StopCause::Deadline => v1::StopCause::Deadline,
+                    StopCause::Silence => v1::StopCause::Silence,
                 };
                 v1::StopOrder { fence: stop.fence.0, cause: cause.into() }
             })
@@ -251,6 +252,7 @@ impl TryFrom<v1::Orders> for Orders {
                 let cause = match v1::StopCause::try_from(stop.cause) {
                     Ok(v1::StopCause::Cancel) => StopCause::Cancel,
                     Ok(v1::StopCause::Deadline) => StopCause::Deadline,
+                    Ok(v1::StopCause::Silence) => StopCause::Silence,
                     _ => return Err(InvalidMessage { field: "cause", rule: "is a known stop cause" }),
                 };
                 Ok(StopOrder { fence: Fence(stop.fence), cause })

@@ -1,6 +1,7 @@
 //! One attempt, from delivery to receipt (`protocol.md` 1.4, S4 to S14).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forgeplane_core::evidence::{Cleanup, Envelope, NotStarted, Outcome, Statement};
 use forgeplane_core::failpoint::{self, Failpoint};
@@ -296,6 +297,13 @@ impl Running {
             forced: false,
             show_timeout: self.config.show_timeout,
         };
+        let silence = snapshot.no_output_timeout_s.map(|seconds| {
+            let (stop, output) = (stop.clone(), log.writer().clone());
+            tokio::spawn(async move {
+                output.silent_for(Duration::from_secs(seconds)).await;
+                stop.stop(StopCause::Silence);
+            })
+        });
         let ended_before = self.host.out_of_memory();
         let executor = self.executors.get(&snapshot.tool);
         let result = match executor {
@@ -310,6 +318,9 @@ impl Running {
         );
         drop(execution);
         deadline.abort();
+        if let Some(silence) = silence {
+            silence.abort();
+        }
         let cleanup = self.processes.clear().await;
         let state = match state {
             Some(server) => server.finish(&self.unsaved, waiting).await?,

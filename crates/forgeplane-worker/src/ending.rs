@@ -47,7 +47,7 @@ pub(crate) fn ending(
     let mut outcome = match (&error, stop) {
         (None, _) if !interrupted => OutcomeKind::Succeeded,
         (_, Some(StopCause::Cancel)) => OutcomeKind::Canceled,
-        (_, Some(StopCause::Deadline)) => OutcomeKind::TimedOut,
+        (_, Some(StopCause::Deadline | StopCause::Silence)) => OutcomeKind::TimedOut,
         (_, None) => OutcomeKind::Failed,
     };
     // Whatever the tool made of it: what it did is not what the state says.
@@ -65,6 +65,13 @@ pub(crate) fn ending(
         OutcomeKind::Canceled => {
             Some(RunError { code: "canceled".into(), message: "the tool was stopped on request".into() })
         }
+        OutcomeKind::TimedOut if stop == Some(StopCause::Silence) => Some(RunError {
+            code: "no_output".into(),
+            message: format!(
+                "the tool was stopped: it printed nothing for {} s",
+                snapshot.no_output_timeout_s.unwrap_or_default()
+            ),
+        }),
         OutcomeKind::TimedOut => Some(RunError {
             code: "deadline_exceeded".into(),
             message: format!("the tool was stopped: it ran longer than {} s", snapshot.execution_timeout_s),
@@ -109,6 +116,7 @@ mod tests {
             pool: "default".parse().unwrap(),
             execution_timeout_s: 60,
             cancel_grace_s: 60,
+            no_output_timeout_s: None,
             queue_timeout_s: None,
             state_object: None,
             base_generation: 0,

@@ -20,6 +20,7 @@ use sha2::Digest as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{WorkerError, at};
@@ -61,6 +62,8 @@ impl std::fmt::Debug for LogWriter {
 struct Shared {
     spool: Mutex<Spool>,
     news: Notify,
+    /// When a command last printed something, or was started.
+    heard: Mutex<Instant>,
 }
 
 struct Spool {
@@ -146,6 +149,22 @@ impl LogWriter {
         self.shared.news.notify_one();
     }
 
+    /// A command begins, or has printed something.
+    pub(crate) fn hear(&self) {
+        *self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Waits until no command has printed anything for so long.
+    pub(crate) async fn silent_for(&self, time: Duration) {
+        loop {
+            let until = *self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner) + time;
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
     /// Writes a line of the worker's own.
     pub fn say(&self, line: &str) {
         self.write(LogStream::Worker, format!("{line}\n").as_bytes());
@@ -180,6 +199,7 @@ impl LogWriter {
             match read {
                 Ok(0) | Err(_) => break,
                 Ok(count) => {
+                    self.hear();
                     self.write(stream, &buffer[..count]);
                     held = true;
                 }
@@ -222,6 +242,7 @@ impl AttemptLog {
                     streams: [redactor.stream(), redactor.stream(), redactor.stream()],
                 }),
                 news: Notify::new(),
+                heard: Mutex::new(Instant::now()),
             }),
         };
         let stop = CancellationToken::new();

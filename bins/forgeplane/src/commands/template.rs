@@ -68,6 +68,7 @@ async fn push(context: &Context, options: PushOptions) -> Result<ExitCode, Failu
         pool: label("--pool", &options.pool)?,
         execution_timeout_s: options.timeout,
         max_execution_timeout_s: options.max_timeout,
+        no_output_timeout_s: options.no_output_timeout,
         queue_timeout_s: options.queue_timeout,
         cancel_grace_s: options.cancel_grace,
         approval: ApprovalPolicy {

@@ -35,6 +35,8 @@ pub struct PushTemplate {
     pub execution_timeout_s: u64,
     /// The longest timeout a run may ask for, seconds; absent: the execution timeout.
     pub max_execution_timeout_s: Option<u64>,
+    /// How long the tool may print nothing, seconds; absent: as long as it runs.
+    pub no_output_timeout_s: Option<u64>,
     /// How long a run may wait in the queue, seconds.
     pub queue_timeout_s: Option<u64>,
     /// Time between SIGINT and SIGKILL, seconds.
@@ -134,6 +136,7 @@ impl Coordinator {
                 pool: push.pool.clone(),
                 execution_timeout_s: push.execution_timeout_s,
                 max_execution_timeout_s: push.max_execution_timeout_s.unwrap_or(push.execution_timeout_s),
+                no_output_timeout_s: push.no_output_timeout_s,
                 queue_timeout_s: push.queue_timeout_s,
                 cancel_grace_s: push.cancel_grace_s,
                 approval: push.approval.clone(),
@@ -222,6 +225,9 @@ fn check_figures(push: &PushTemplate) -> std::result::Result<(), Refusal> {
     seconds("cancel_grace_s", push.cancel_grace_s, 3600)?;
     if let Some(value) = push.queue_timeout_s {
         seconds("queue_timeout_s", value, MAX_TIMEOUT_S)?;
+    }
+    if let Some(value) = push.no_output_timeout_s {
+        seconds("no_output_timeout_s", value, longest)?;
     }
     if push.approval.required > 16 {
         return Err(Refusal::new(Code::InvalidField, "at most 16 reviewers can be required")

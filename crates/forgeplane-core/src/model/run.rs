@@ -89,6 +89,8 @@ pub enum StopCause {
     Cancel,
     /// The execution deadline passed.
     Deadline,
+    /// The tool printed nothing for longer than its template allows.
+    Silence,
 }
 
 /// A recorded request to stop.

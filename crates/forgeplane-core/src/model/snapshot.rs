@@ -46,6 +46,9 @@ pub struct Snapshot {
     pub execution_timeout_s: u64,
     /// Time between the one SIGINT and SIGKILL, seconds.
     pub cancel_grace_s: u64,
+    /// How long the tool may print nothing, seconds; absent: as long as it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_output_timeout_s: Option<u64>,
     /// How long the run may wait in the queue, seconds; absent: for ever.
     pub queue_timeout_s: Option<u64>,
     /// Managed state.

@@ -50,6 +50,9 @@ pub struct TemplateVersion {
     pub execution_timeout_s: u64,
     /// The longest timeout a run may ask for, seconds.
     pub max_execution_timeout_s: u64,
+    /// How long the tool may print nothing, seconds; absent: as long as it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_output_timeout_s: Option<u64>,
     /// How long a run may wait in the queue, seconds; absent: for ever.
     pub queue_timeout_s: Option<u64>,
     /// Time between SIGINT and SIGKILL, seconds.

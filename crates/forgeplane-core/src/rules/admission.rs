@@ -129,6 +129,7 @@ pub fn admit(
         pool: instance.pool.clone().unwrap_or_else(|| template.pool.clone()),
         execution_timeout_s,
         cancel_grace_s: template.cancel_grace_s,
+        no_output_timeout_s: template.no_output_timeout_s,
         queue_timeout_s: template.queue_timeout_s,
         state_object: instance.state_object,
         base_generation: context.state.map_or(0, |s| s.head),

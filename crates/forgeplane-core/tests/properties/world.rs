@@ -103,6 +103,7 @@ impl World {
             pool: name("default"),
             execution_timeout_s: 600,
             max_execution_timeout_s: None,
+            no_output_timeout_s: None,
             queue_timeout_s: Some(3_600),
             cancel_grace_s: 60,
             approval: ApprovalPolicy { expires_after_s: Some(2_000), ..ApprovalPolicy::default() },

@@ -130,6 +130,7 @@ impl World {
             pool: name("default"),
             execution_timeout_s: 600,
             max_execution_timeout_s: Some(1_200),
+            no_output_timeout_s: None,
             queue_timeout_s: None,
             cancel_grace_s: 60,
             approval: ApprovalPolicy::default(),

@@ -192,6 +192,8 @@ labels! {
         Cancel = "cancel",
         /// The execution deadline passed.
         Deadline = "deadline",
+        /// The tool printed nothing for longer than its template allows.
+        Silence = "silence",
     }
 
     /// Where an approval record is.
@@ -257,7 +259,7 @@ same_as_model! {
     RunStatus { PendingApproval, Queued, Running, Canceling, Succeeded, Failed, Canceled, TimedOut }
     AttemptState { Offered, Claimed, Unresolved, Closed }
     OutcomeKind { Succeeded, Failed, Canceled, TimedOut, NotStarted }
-    StopCause { Cancel, Deadline }
+    StopCause { Cancel, Deadline, Silence }
     ApprovalStatus { Pending, Approved, Rejected, Expired, Withdrawn }
     Verdict { Approve, Reject }
     WorkerStatus { Idle, Busy, Draining, Offline }

@@ -53,6 +53,8 @@ pub struct Snapshot {
     pub execution_timeout_s: u64,
     /// Time between SIGINT and SIGKILL, seconds.
     pub cancel_grace_s: u64,
+    /// How long the tool may print nothing, seconds; absent: as long as it runs.
+    pub no_output_timeout_s: Option<u64>,
     /// How long the run may wait in the queue, seconds; absent: for ever.
     pub queue_timeout_s: Option<u64>,
     /// The state generation current at admission (for apply: the plan's).
@@ -77,6 +79,7 @@ impl From<model::Snapshot> for Snapshot {
             environment: it.environment,
             execution_timeout_s: it.execution_timeout_s,
             cancel_grace_s: it.cancel_grace_s,
+            no_output_timeout_s: it.no_output_timeout_s,
             queue_timeout_s: it.queue_timeout_s,
             base_generation: it.base_generation,
             approval: it.approval.into(),

@@ -41,6 +41,9 @@ pub struct PushTemplate {
     /// The longest timeout a run may ask for, seconds; absent: the execution timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_execution_timeout_s: Option<u64>,
+    /// How long the tool may print nothing, seconds; absent: as long as it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_output_timeout_s: Option<u64>,
     /// How long a run may wait in the queue, seconds; absent: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_timeout_s: Option<u64>,
@@ -95,6 +98,7 @@ impl PushTemplate {
             pool: self.pool,
             execution_timeout_s: self.execution_timeout_s,
             max_execution_timeout_s: self.max_execution_timeout_s,
+            no_output_timeout_s: self.no_output_timeout_s,
             queue_timeout_s: self.queue_timeout_s,
             cancel_grace_s: self.cancel_grace_s,
             approval: self.approval.into(),
@@ -151,6 +155,8 @@ pub struct TemplateVersion {
     pub execution_timeout_s: u64,
     /// The longest timeout a run may ask for, seconds.
     pub max_execution_timeout_s: u64,
+    /// How long the tool may print nothing, seconds; absent: as long as it runs.
+    pub no_output_timeout_s: Option<u64>,
     /// How long a run may wait in the queue, seconds; absent: for ever.
     pub queue_timeout_s: Option<u64>,
     /// Time between SIGINT and SIGKILL, seconds.
@@ -177,6 +183,7 @@ impl From<model::TemplateVersion> for TemplateVersion {
             pool: it.pool,
             execution_timeout_s: it.execution_timeout_s,
             max_execution_timeout_s: it.max_execution_timeout_s,
+            no_output_timeout_s: it.no_output_timeout_s,
             queue_timeout_s: it.queue_timeout_s,
             cancel_grace_s: it.cancel_grace_s,
             approval: it.approval.into(),

@@ -77,7 +77,7 @@ impl Protocol {
         let Phase::Running(attempt, _) = process(state, worker).phase else { return false };
         match state.stored.attempts[usize::from(attempt)].stop {
             Some(StopCause::Cancel) => self.sign(state, worker, Kind::Canceled),
-            Some(StopCause::Deadline) => self.sign(state, worker, Kind::TimedOut),
+            Some(StopCause::Deadline | StopCause::Silence) => self.sign(state, worker, Kind::TimedOut),
             None => false,
         }
     }

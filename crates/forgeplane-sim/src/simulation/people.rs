@@ -54,6 +54,7 @@ impl People {
             pool: name("default"),
             execution_timeout_s: 20,
             max_execution_timeout_s: None,
+            no_output_timeout_s: None,
             queue_timeout_s: None,
             cancel_grace_s: 5,
             approval: ApprovalPolicy { required: 1, ..ApprovalPolicy::default() },

@@ -344,6 +344,7 @@ impl Execution<'_> {
         }
         let spec =
             CommandSpec { program: self.tool.path.clone(), args: args.to_vec(), env, cwd: cwd.to_owned() };
+        self.log.hear();
         let running = self.processes.spawn(spec).await?;
         self.started = true;
         failpoint::reach(Failpoint::ToolStarted);
@@ -360,6 +361,7 @@ impl Execution<'_> {
                 let why = match cause {
                     StopCause::Cancel => "a cancel was asked for",
                     StopCause::Deadline => "the execution deadline passed",
+                    StopCause::Silence => "the tool printed nothing for too long",
                 };
                 self.log.say(&format!(
                     "[forgeplane: {why}: interrupting the tool, which has {} s to save its state]",

@@ -248,3 +248,22 @@ async fn f2_any_bytes_survive_in_the_log() {
         .collect();
     assert_eq!(stdout, b"a\xff\x00\x1b[31mred\r\nb");
 }
+
+/// A tool that says nothing for too long is interrupted, and has the grace to save its state; one that talks is not.
+#[tokio::test]
+async fn a_tool_that_prints_nothing_for_too_long_is_interrupted() {
+    let house = House::new().await;
+    let tool = house.fake_terraform(
+        "case $1 in plan) ;; *) exit 0;; esac\ntrap 'echo interrupted >> \"$LEDGER\"; exit 1' INT\n\
+         i=0; while [ $i -lt 30 ]; do echo talking; sleep 0.1; i=$((i+1)); done\n\
+         echo silent >> \"$LEDGER\"; while :; do sleep 0.05; done",
+    );
+    let _worker = house.worker(Tool::Terraform, &tool).await;
+    house.app(Tool::Terraform, &[("main.tf", "")], |t| t.no_output_timeout_s = Some(2)).await;
+    let run = house.create(Operation::PlanOnly).await;
+    let view = house.ended(run).await;
+    assert_eq!(view.run.status, RunStatus::TimedOut);
+    assert_eq!(view.run.error.unwrap().code, "no_output");
+    assert_eq!(house.outcome(run).await.stop, Some(StopCause::Silence));
+    assert_eq!(house.ledger_text(), "silent\ninterrupted\n");
+}

@@ -121,6 +121,7 @@ impl House {
             pool: name("default"),
             execution_timeout_s: 300,
             max_execution_timeout_s: None,
+            no_output_timeout_s: None,
             queue_timeout_s: None,
             cancel_grace_s: 30,
             approval: ApprovalPolicy { required: 0, ..ApprovalPolicy::default() },

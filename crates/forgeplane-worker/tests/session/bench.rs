@@ -158,6 +158,7 @@ impl Bench {
             pool: "default".parse().unwrap(),
             execution_timeout_s: order.timeout.as_secs(),
             cancel_grace_s: order.grace_s,
+            no_output_timeout_s: None,
             queue_timeout_s: None,
             state_object: Some(object),
             base_generation: 0,
