@@ -1,6 +1,6 @@
 //! A coordinator from its configuration.
 
-use forgeplane_process::{Failure, read_file};
+use forgeplane_process::{Failure, read_file, read_secret_file};
 use std::path::{Path, PathBuf};
 
 use forgeplane_blobs::ObjectBlobs;
@@ -11,7 +11,6 @@ use forgeplane_server::workers::{Certificates, ServerPem, Tls};
 use forgeplane_store_postgres::PostgresStore;
 use forgeplane_store_sqlite::SqliteStore;
 use forgeplane_worker::unpack;
-use secrecy::SecretString;
 
 use crate::config::{Config, WorkersConfig};
 use crate::keys::Keys;
@@ -90,11 +89,9 @@ pub fn tls(config: &WorkersConfig) -> Result<(Tls, Vec<PathBuf>), Failure> {
 }
 
 fn pem(config: &WorkersConfig, certificate: &Path, key: &Path) -> Result<ServerPem, Failure> {
-    let key = String::from_utf8(read_file("workers.key", key)?)
-        .map_err(|_| Failure::new("tls_unusable", format!("{} is not PEM", key.display())))?;
     Ok(ServerPem {
         certificate: read_file("workers.certificate", certificate)?,
-        key: SecretString::from(key),
+        key: read_secret_file("workers.key", key)?,
         client_ca: config.client_ca.as_deref().map(|ca| read_file("workers.client_ca", ca)).transpose()?,
     })
 }

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forgeplane_core::model::{Name, Tool, UnknownTool};
-use forgeplane_process::{ConfigArgs, Failure, LogConfig, ProbesConfig, Sources, read_file};
+use forgeplane_process::{
+    ConfigArgs, Failure, LogConfig, ProbesConfig, Sources, read_file, read_secret_file,
+};
 use forgeplane_proto::client::ConnectOptions;
 use forgeplane_queue_nats::NatsOptions;
 use forgeplane_worker::executor::TerraformExecutor;
 use forgeplane_worker::sandbox::Isolation;
 use forgeplane_worker::{Tools, WorkerConfig};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
 /// Variables of the environment: `FORGEPLANE_WORKER_COORDINATOR__CA` is `coordinator.ca`.
@@ -94,10 +96,9 @@ fn invalid(error: impl ToString) -> Failure {
     Failure::new("config_invalid", error.to_string())
 }
 
+/// A secret that is the only text of its file.
 fn read_secret(setting: &str, path: &Path) -> Result<SecretString, Failure> {
-    String::from_utf8(read_file(setting, path)?)
-        .map(|text| SecretString::from(text.trim()))
-        .map_err(|_| Failure::new("file_unreadable", format!("{} is not text", path.display())))
+    Ok(SecretString::from(read_secret_file(setting, path)?.expose_secret().trim()))
 }
 
 impl Config {

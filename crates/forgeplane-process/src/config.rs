@@ -1,6 +1,7 @@
 //! Configuration: defaults, a TOML file, the environment, flags; later ones win.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -8,6 +9,7 @@ use figment::providers::{Format as _, Serialized, Toml};
 use figment::util::nest;
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
+use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +124,7 @@ impl Sources {
             if !file.is_file() {
                 return Err(Failure::new("config_missing", format!("there is no file {}", file.display())));
             }
+            keep_private(file)?;
             figment = figment.merge(Toml::file_exact(file));
         }
         for (name, value) in std::env::vars_os() {
@@ -172,6 +175,29 @@ impl Sources {
     }
 }
 
+/// Refuses a configuration file that holds secrets and that everybody on the host can read, tools included.
+fn keep_private(file: &Path) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| Failure::new("file_unreadable", format!("{}: {e}", file.display())))?;
+    // One that is no TOML is told of where it is read.
+    let Ok(table) = text.parse::<toml::Table>() else { return Ok(()) };
+    let mut blotted = table.clone();
+    blot(&mut blotted);
+    if blotted == table { Ok(()) } else { refuse_exposed("the configuration", file) }
+}
+
+fn refuse_exposed(what: &str, file: &Path) -> Result<(), Failure> {
+    let mode = std::fs::metadata(file).map(|metadata| metadata.permissions().mode());
+    let mode = mode.map_err(|e| Failure::new("file_unreadable", format!("{}: {e}", file.display())))?;
+    if mode & 0o007 == 0 {
+        return Ok(());
+    }
+    let problem =
+        format!("{what}: {} holds a secret, and everybody on this host can read it", file.display());
+    Err(Failure::new("secret_exposed", problem)
+        .way_out("take the permissions of others away with `chmod o=`"))
+}
+
 /// Replaces secrets.
 fn blot(table: &mut toml::Table) {
     for (name, value) in table {
@@ -202,9 +228,47 @@ pub fn read_file(setting: &str, path: &Path) -> Result<Vec<u8>, Failure> {
         .map_err(|e| Failure::new("file_unreadable", format!("`{setting}`: {}: {e}", path.display())))
 }
 
+/// As [`read_file`], for a file that is a secret: a key, a token.
+///
+/// # Errors
+/// As [`read_file`]; also when everybody on the host can read it.
+pub fn read_secret_file(setting: &str, path: &Path) -> Result<SecretString, Failure> {
+    let bytes = read_file(setting, path)?;
+    refuse_exposed(&format!("`{setting}`"), path)?;
+    String::from_utf8(bytes)
+        .map(SecretString::from)
+        .map_err(|_| Failure::new("file_unreadable", format!("`{setting}`: {} is not text", path.display())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_that_everybody_can_read_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::write(&file, "name = \"x\"\nurl = \"nats://host\"\n").unwrap();
+        mode(0o644);
+        keep_private(&file).unwrap();
+        for secret in [
+            "[nats.auth]\npassword = \"p\"",
+            "url = \"postgres://user:p@host/db\"",
+            "enrollment_token = \"t\"",
+        ] {
+            std::fs::write(&file, secret).unwrap();
+            mode(0o644);
+            let failure = keep_private(&file).unwrap_err();
+            assert_eq!(failure.code(), "secret_exposed", "{secret}");
+            mode(0o640);
+            keep_private(&file).unwrap();
+        }
+        mode(0o604);
+        assert_eq!(read_secret_file("workers.key", &file).unwrap_err().code(), "secret_exposed");
+        mode(0o600);
+        assert!(read_secret_file("workers.key", &file).is_ok());
+    }
     use secrecy::SecretString;
 
     #[derive(Debug, Deserialize)]
@@ -275,6 +339,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.toml");
         std::fs::write(&file, "name = \"x\"\npassword = 12345\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let error = read(&[], Some(&file)).unwrap().extract::<Settings>().unwrap_err();
         assert!(error.to_string().contains("password") && !error.to_string().contains("12345"), "{error}");
     }

@@ -26,7 +26,7 @@ mod logs;
 mod probes;
 mod start;
 
-pub use config::{ConfigArgs, LogConfig, ProbesConfig, Sources, read_file};
+pub use config::{ConfigArgs, LogConfig, ProbesConfig, Sources, read_file, read_secret_file};
 pub use failure::Failure;
 pub use files::follow_files;
 pub use logs::{LogFormat, init_logs};

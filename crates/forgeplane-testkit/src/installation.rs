@@ -268,7 +268,7 @@ impl Installation {
         )
         .unwrap();
         let config_file = file("toml");
-        fs::write(&config_file, config).unwrap();
+        private(&config_file, &config);
         let mut command = Command::new(&self.programs.coordinator);
         command.arg("--config").arg(config_file);
         let mut process = Process::new(name, command);
@@ -288,7 +288,7 @@ impl Installation {
     pub fn certify(&self, coordinator: &str, expired: bool) {
         let (certificate, key) = self.authority.issue(expired);
         for (suffix, content) in [("key", key), ("pem", certificate)] {
-            fs::write(self.dir.path().join(format!("{coordinator}.{suffix}")), content).unwrap();
+            private(&self.dir.path().join(format!("{coordinator}.{suffix}")), &content);
         }
     }
 
@@ -418,7 +418,7 @@ impl Installation {
             self.broker(name),
         );
         let file = home.join("worker.toml");
-        fs::write(&file, config).unwrap();
+        private(&file, &config);
         let mut command = Command::new(&self.programs.worker);
         command.arg("--config").arg(file);
         let mut process = Process::new(name, command);
@@ -447,7 +447,7 @@ impl Installation {
             })
             .collect();
         let file = copy.join("worker.toml");
-        fs::write(&file, own.join("\n")).unwrap();
+        private(&file, &own.join("\n"));
         let mut command = Command::new(&self.programs.worker);
         command.arg("--config").arg(file);
         Process::new(&format!("{name}-copy"), command)
@@ -470,6 +470,12 @@ impl Installation {
         self.users.push(format!("{{ user: {name:?}, password: {PASSWORD:?}, permissions: {permissions} }}"));
         nats.reload(&authorization(&self.users));
     }
+}
+
+/// Writes a file that nobody else can read.
+fn private(file: &Path, content: &str) {
+    fs::write(file, content).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 fn authorization(users: &[String]) -> String {
