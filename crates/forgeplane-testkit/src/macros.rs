@@ -194,8 +194,8 @@ macro_rules! __store_stories {
             store::lists => lists {
                 runs_of_a_project_newest_first,
                 runs_by_every_status,
-                c5_times_far_off_keep_their_order,
                 the_queue_by_priority_then_age_then_id,
+                c5_times_far_off_keep_their_order,
                 the_queue_follows_the_status,
                 runs_pending_approval,
                 attempts_of_a_run_and_open_attempts,

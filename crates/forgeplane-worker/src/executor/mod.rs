@@ -233,7 +233,8 @@ impl Execution<'_> {
     /// The environment every command starts from: nothing of the worker's own, and the inputs that belong there.
     ///
     /// # Errors
-    /// A variable that would change the tool itself. The worker does not rely on others to have checked.
+    /// A variable that would change the tool itself, for the worker does not rely on others to have checked; a value
+    /// that cannot be in an environment.
     pub fn environment(&self) -> Result<Vec<(OsString, OsString)>, ExecutionError> {
         let mut environment = base_environment(&self.tool.path, &self.workspace.home, &self.workspace.tmp);
         let inputs = self.all_inputs();
@@ -244,9 +245,15 @@ impl Execution<'_> {
                     message: format!("the environment variable `{name}` cannot be set: {why}"),
                 });
             }
-            if let Some(value) = inputs.pointer(path).and_then(text) {
-                environment.push((name.into(), value.into()));
-            }
+            let Some(value) = inputs.pointer(path) else { continue };
+            // The value of a secret could not be looked at before.
+            let value = text(value).ok_or_else(|| ExecutionError::Invalid {
+                code: "variable_unusable",
+                message: format!(
+                    "`{path}` cannot be the environment variable `{name}`: it is no text, or has a NUL"
+                ),
+            })?;
+            environment.push((name.into(), value.into()));
         }
         Ok(environment)
     }
