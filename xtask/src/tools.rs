@@ -74,11 +74,8 @@ fn from_python(home: &str, package: &str, program: &str) -> Result<PathBuf> {
         } else {
             which("python3").ok_or_else(|| format!("python3 is needed to install {package}"))?
         };
-        if !succeeds(Command::new(&python).args(["-c", "import ensurepip"]))
-            && is_root()
-            && which("apt-get").is_some()
-        {
-            execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))?;
+        if !succeeds(Command::new(&python).args(["-c", "import ensurepip"])) && may_install() {
+            refresh()?;
             execute(&mut install("python3-venv"))?;
         }
         execute(Command::new(&python).args(["-m", "venv", "--clear"]).arg(&home))
@@ -91,6 +88,16 @@ fn from_python(home: &str, package: &str, program: &str) -> Result<PathBuf> {
         ]))?;
     }
     Ok(program)
+}
+
+/// Whether distribution packages can be installed here.
+fn may_install() -> bool {
+    is_root() && which("apt-get").is_some()
+}
+
+/// Learns which distribution packages there are.
+fn refresh() -> Result<()> {
+    execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))
 }
 
 /// Installs a distribution package, asking nothing.
@@ -109,8 +116,8 @@ pub fn postgres() -> Result<()> {
     if there() || std::env::var_os("FORGEPLANE_TEST_POSTGRES").is_some() {
         return Ok(());
     }
-    if is_root() && which("apt-get").is_some() {
-        execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))?;
+    if may_install() {
+        refresh()?;
         // Only the programs: without this the package makes and starts a server of its own.
         execute(&mut install("postgresql-common"))?;
         std::fs::write("/etc/postgresql-common/createcluster.conf", "create_main_cluster = false\n")
@@ -125,8 +132,8 @@ pub fn postgres() -> Result<()> {
 
 /// Makes sure that hosts can be set apart from each other.
 pub fn networks() -> Result<()> {
-    if which("ip").is_none() && is_root() && which("apt-get").is_some() {
-        execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"]))?;
+    if which("ip").is_none() && may_install() {
+        refresh()?;
         execute(&mut install("iproute2"))?;
     }
     match which("ip") {
@@ -163,7 +170,7 @@ fn unpacked(name: &str, packages: &[&[&str]], proof: &str) -> Result<PathBuf> {
     let mut lacking = missing();
     if lacking.is_some() && is_root() {
         // The list of packages may be missing or out of date.
-        execute(Command::new("apt-get").args(["update", "--quiet", "--quiet"])).map_err(failed)?;
+        refresh().map_err(failed)?;
         lacking = missing();
     }
     if let Some(names) = lacking {

@@ -1,13 +1,13 @@
 //! A coordinator from its configuration.
 
-use forgeplane_process::{Failure, read_file, read_secret_file};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forgeplane_blobs::ObjectBlobs;
 use forgeplane_core::coordinator::{Builder, Coordinator};
 use forgeplane_core::ports::StaticKey;
+use forgeplane_process::{Failure, follow_files, read_file, read_secret_file};
 use forgeplane_queue_nats::NatsQueue;
-use forgeplane_server::workers::{Certificates, ServerPem, Tls};
+use forgeplane_server::workers::{Certificates, CertificatesError, ServerPem, Tls};
 use forgeplane_store_postgres::PostgresStore;
 use forgeplane_store_sqlite::SqliteStore;
 use forgeplane_worker::unpack;
@@ -69,18 +69,43 @@ async fn with_queue(builder: Builder, config: &Config) -> Result<Builder, Failur
     }
 }
 
-/// How the worker API is encrypted, and the files that say so.
-pub fn tls(config: &WorkersConfig) -> Result<(Tls, Vec<PathBuf>), Failure> {
+/// How the worker API is encrypted.
+pub fn tls(config: &WorkersConfig) -> Result<Tls, Failure> {
+    match pem(config)? {
+        Some(pem) => Ok(Tls::Server(Certificates::new(&pem).map_err(|e| unusable(&e))?)),
+        None => Ok(Tls::Plaintext { unsafe_anywhere: config.unsafe_plaintext }),
+    }
+}
+
+/// Reads certificates anew when their files have changed; those that cannot be used are told of, and the former ones are
+/// used on.
+pub async fn renew(certificates: Certificates, config: WorkersConfig) {
+    let files =
+        [&config.certificate, &config.key, &config.client_ca].into_iter().flatten().cloned().collect();
+    let renewed = || match pem(&config)? {
+        Some(pem) => certificates.replace(&pem).map_err(|e| unusable(&e)),
+        None => Ok(()),
+    };
+    let changed = || match renewed() {
+        Ok(()) => tracing::info!("new connections of workers are encrypted with the new certificate"),
+        Err(error) => tracing::warn!(%error, "the certificate has changed and cannot be used yet"),
+    };
+    follow_files(files, changed).await;
+}
+
+/// What is in the files; `None` if none are named.
+fn pem(config: &WorkersConfig) -> Result<Option<ServerPem>, Failure> {
     match (&config.certificate, &config.key) {
-        (Some(certificate), Some(key)) => {
-            let certificates = Certificates::new(&pem(config, certificate, key)?)
-                .map_err(|e| Failure::new(e.code(), e.to_string()))?;
-            let files = [certificate, key].into_iter().chain(&config.client_ca).cloned().collect();
-            Ok((Tls::Server(certificates), files))
-        }
-        (None, None) if config.client_ca.is_none() => {
-            Ok((Tls::Plaintext { unsafe_anywhere: config.unsafe_plaintext }, Vec::new()))
-        }
+        (Some(certificate), Some(key)) => Ok(Some(ServerPem {
+            certificate: read_file("workers.certificate", certificate)?,
+            key: read_secret_file("workers.key", key)?,
+            client_ca: config
+                .client_ca
+                .as_deref()
+                .map(|ca| read_file("workers.client_ca", ca))
+                .transpose()?,
+        })),
+        (None, None) if config.client_ca.is_none() => Ok(None),
         _ => Err(Failure::new(
             "tls_incomplete",
             "`workers.certificate` and `workers.key` are given together, and `workers.client_ca` only with them",
@@ -88,22 +113,6 @@ pub fn tls(config: &WorkersConfig) -> Result<(Tls, Vec<PathBuf>), Failure> {
     }
 }
 
-fn pem(config: &WorkersConfig, certificate: &Path, key: &Path) -> Result<ServerPem, Failure> {
-    Ok(ServerPem {
-        certificate: read_file("workers.certificate", certificate)?,
-        key: read_secret_file("workers.key", key)?,
-        client_ca: config.client_ca.as_deref().map(|ca| read_file("workers.client_ca", ca)).transpose()?,
-    })
-}
-
-/// Reads the certificates anew; those that cannot be used are told of, and the former ones are used on.
-pub fn renew(certificates: &Certificates, config: &WorkersConfig) {
-    let (Some(certificate), Some(key)) = (&config.certificate, &config.key) else { return };
-    let renewed = pem(config, certificate, key)
-        .map_err(|e| e.to_string())
-        .and_then(|pem| certificates.replace(&pem).map_err(|e| e.to_string()));
-    match renewed {
-        Ok(()) => tracing::info!("new connections of workers are encrypted with the new certificate"),
-        Err(error) => tracing::warn!(%error, "the certificate has changed and cannot be used yet"),
-    }
+fn unusable(error: &CertificatesError) -> Failure {
+    Failure::new(error.code(), error.to_string())
 }

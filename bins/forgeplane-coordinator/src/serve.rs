@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forgeplane_core::coordinator::Coordinator;
-use forgeplane_process::{Failure, Metrics, Readiness, follow_files, serve_probes};
+use forgeplane_process::{Failure, Metrics, Readiness, serve_probes};
 use forgeplane_server::workers::{Tls, WorkerService, serve_workers};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,7 +28,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
             "listen on loopback behind a proxy that encrypts, or accept it with `api.unsafe_plaintext`",
         ));
     }
-    let (tls, files) = assemble::tls(&config.workers)?;
+    let tls = assemble::tls(&config.workers)?;
     let metrics = Metrics::install().map_err(|e| Failure::new("metrics_unavailable", e.to_string()))?;
     let stop = CancellationToken::new();
     end_on_signal(stop.clone())?;
@@ -49,8 +49,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
 
     let renewing = match &tls {
         Tls::Server(certificates) => {
-            let (certificates, workers) = (certificates.clone(), config.workers.clone());
-            Some(tokio::spawn(follow_files(files, move || assemble::renew(&certificates, &workers))))
+            Some(tokio::spawn(assemble::renew(certificates.clone(), config.workers.clone())))
         }
         Tls::Plaintext { .. } => None,
     };

@@ -131,28 +131,16 @@ impl Client {
             if !last_id.is_empty() {
                 request = request.header("Last-Event-ID", &last_id);
             }
-            match (self.send(request).await, heard) {
-                (Ok(response), _) => {
-                    heard.get_or_insert_with(Instant::now);
-                    let (mut stream, mut buffer) = (response.bytes_stream(), Vec::new());
-                    while let Some(Ok(bytes)) = stream.next().await {
-                        heard = Some(Instant::now());
-                        buffer.extend_from_slice(&bytes);
-                        while let Some(end) = buffer.windows(2).position(|w| w == b"\n\n") {
-                            let block: Vec<u8> = buffer.drain(..end + 2).collect();
-                            let (id, event, data) = parse_event(&String::from_utf8_lossy(&block));
-                            if let Some(id) = id {
-                                last_id = id;
-                            }
-                            if !data.is_empty() && on_event(&event, &data)? {
-                                return Ok(());
-                            }
-                        }
+            match self.send(request).await {
+                Ok(response) => {
+                    let heard = heard.get_or_insert_with(Instant::now);
+                    if hand_on(response, &mut last_id, heard, &mut on_event).await? {
+                        return Ok(());
                     }
                 }
                 // A coordinator that is started again.
-                (Err(failure), Some(_)) if failure.is_passing() => {}
-                (Err(failure), _) => return Err(failure),
+                Err(failure) if heard.is_some() && failure.is_passing() => {}
+                Err(failure) => return Err(failure),
             }
             if heard.is_some_and(|at| at.elapsed() > PATIENCE) {
                 return Err(Failure::not_reachable(
@@ -203,6 +191,31 @@ async fn json<T: DeserializeOwned>(response: Response) -> Result<T, Failure> {
     serde_json::from_str(&text).map_err(|e| {
         Failure::not_reachable("answer_unreadable", format!("the coordinator's answer cannot be read: {e}"))
     })
+}
+
+/// Hands on what a stream brings until it is lost; `true`: enough was seen.
+async fn hand_on(
+    response: Response,
+    last_id: &mut String,
+    heard: &mut Instant,
+    on_event: &mut impl FnMut(&str, &str) -> Result<bool, Failure>,
+) -> Result<bool, Failure> {
+    let (mut stream, mut buffer) = (response.bytes_stream(), Vec::new());
+    while let Some(Ok(bytes)) = stream.next().await {
+        *heard = Instant::now();
+        buffer.extend_from_slice(&bytes);
+        while let Some(end) = buffer.windows(2).position(|w| w == b"\n\n") {
+            let block: Vec<u8> = buffer.drain(..end + 2).collect();
+            let (id, event, data) = parse_event(&String::from_utf8_lossy(&block));
+            if let Some(id) = id {
+                *last_id = id;
+            }
+            if !data.is_empty() && on_event(&event, &data)? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn parse_event(block: &str) -> (Option<String>, String, String) {

@@ -269,7 +269,6 @@ mod tests {
         mode(0o600);
         assert!(read_secret_file("workers.key", &file).is_ok());
     }
-    use secrecy::SecretString;
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -19,12 +19,13 @@ fn look(files: &[PathBuf]) -> Vec<Look> {
     files.iter().map(look).collect()
 }
 
-/// Calls `changed` whenever one of these files was replaced or written to, within a few seconds; never returns.
+/// Calls `changed` whenever one of these files was replaced or written to, within a few seconds; returns only if there are
+/// none to look at.
 /// What `changed` does not like it leaves as it was: it is called again once more has changed, such as the key that goes
 /// with a certificate.
 pub async fn follow_files(files: Vec<PathBuf>, mut changed: impl FnMut()) {
     let mut known = look(&files);
-    loop {
+    while !files.is_empty() {
         tokio::time::sleep(LOOK).await;
         let now = look(&files);
         if now != known {

@@ -39,6 +39,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod accept;
 pub mod api;
 mod auth;
 mod envelope;

@@ -11,12 +11,12 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
+use crate::accept::next_connection;
+
 /// How long requests in flight may take after shutdown was asked for.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long the head of a request may take to arrive. An idle connection is closed after as long.
 const HEAD: Duration = Duration::from_secs(30);
-/// How long to wait before another connection is taken after one could not be.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves the API on `listener` until `shutdown` is cancelled; then takes no new connections, ends streams,
 /// and lets requests in flight finish for up to ten seconds.
@@ -32,18 +32,10 @@ pub async fn serve(
     let router = crate::router_until(coordinator, shutdown.clone());
     let connections = GracefulShutdown::new();
     loop {
-        let taken = tokio::select! {
+        tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            taken = listener.accept() => taken,
-        };
-        match taken {
-            Ok((tcp, _)) => attend(tcp, router.clone(), &connections),
-            Err(error) => {
-                // Such as too many open files: those that are open go on.
-                tracing::warn!(%error, "a connection to the HTTP API could not be taken");
-                tokio::time::sleep(PAUSE).await;
-            }
+            tcp = next_connection(&listener) => attend(tcp, router.clone(), &connections),
         }
     }
     drop(listener);

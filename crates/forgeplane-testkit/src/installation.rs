@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
 
 use crate::nats_server::{NatsServer, NatsServerOptions, ServerTls};
-use crate::postgres_server::PostgresServer;
+use crate::postgres_server::{PostgresServer, copy as copy_all};
 use authority::Authority;
 pub use namespaces::{FarHost, in_the_place_of, own_mounts, own_network, small_disk};
 pub use process::Process;
@@ -436,7 +436,7 @@ impl Installation {
     pub fn copy_of(&self, name: &str) -> Process {
         let workers = self.dir.path().join("workers");
         let (home, copy) = (workers.join(name), workers.join(format!("{name}-copy")));
-        output(Command::new("cp").arg("-a").arg(&home).arg(&copy));
+        copy_all(&home, &copy);
         let config = fs::read_to_string(home.join("worker.toml")).unwrap();
         let own: Vec<String> = config
             .lines()

@@ -4,48 +4,19 @@
 mod fixture;
 
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fixture::{Bench, Lines, alive, until};
+use fixture::{Bench, Lines, Witness, alive, python_path, until};
 use forgeplane_core::evidence::Cleanup;
 use forgeplane_worker::sandbox::{Running, Sandbox};
 
-/// A process of this test's own making, ended with the test.
-struct Witness(Child);
-
-impl Witness {
-    fn sleeping(uid: u32) -> Self {
-        let mut command = Command::new("/bin/sleep");
-        command.arg("600").stdin(Stdio::null()).uid(uid).gid(uid).current_dir("/");
-        Self(command.spawn().unwrap())
-    }
-
-    fn runs(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
-    }
-}
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Starts a Python tool that prints one line when it is where the test wants it.
 async fn python(bench: &Bench, script: &str) -> (Running, Lines) {
-    let spec = bench.spec_of(&python_path(), script, &[]);
+    let spec = bench.spec_of(python_path(), script, &[]);
     let mut running = bench.sandbox.spawn(spec).await.unwrap();
     let lines = Lines::new(running.take_stdout().unwrap());
     (running, lines)
-}
-
-/// The interpreter itself: version managers put a script in its place that other users cannot run.
-fn python_path() -> String {
-    let installed = ["/usr/bin/python3", "/usr/local/bin/python3"];
-    let found = installed.into_iter().find(|path| std::path::Path::new(path).exists());
-    found.expect("a system Python 3 is installed").to_owned()
 }
 
 #[tokio::test]

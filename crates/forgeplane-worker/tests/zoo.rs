@@ -4,17 +4,8 @@
 
 mod fixture;
 
-use fixture::{Bench, Lines};
+use fixture::{Bench, Lines, Witness, python_path};
 use forgeplane_core::evidence::Cleanup;
-
-/// The interpreter itself: version managers put a script in its place that other users cannot run.
-fn python() -> &'static str {
-    let installed = ["/usr/bin/python3", "/usr/local/bin/python3"];
-    installed
-        .into_iter()
-        .find(|path| std::path::Path::new(path).exists())
-        .expect("a system Python 3 is installed")
-}
 
 /// What every script begins with. `ready()` says that the program is where it wants to be; `stay()` stays there.
 const PRELUDE: &str = r#"
@@ -197,10 +188,10 @@ while True:
 #[tokio::test]
 async fn e2_to_e6_nothing_in_the_zoo_survives() {
     assert!(ZOO.len() >= 25);
-    let mut here = Bystander(std::process::Command::new("/bin/sleep").arg("600").spawn().unwrap());
+    let mut here = Witness::sleeping(0);
     for (name, script) in ZOO {
         let bench = Bench::new();
-        let spec = bench.spec_of(python(), &format!("{PRELUDE}{script}"), &[]);
+        let spec = bench.spec_of(python_path(), &format!("{PRELUDE}{script}"), &[]);
         let mut running = bench.sandbox.spawn(spec).await.unwrap();
         let mut lines = Lines::new(running.take_stdout().unwrap());
         let mut complaints = Lines::new(running.take_stderr().unwrap());
@@ -216,18 +207,8 @@ async fn e2_to_e6_nothing_in_the_zoo_survives() {
         running.wait().await.unwrap();
         // Not even the dead are left to the worker.
         assert_eq!(bench.sandbox.clear().await, Cleanup::Clean, "{name}");
-        assert_eq!(bench.dead_children(), 0, "{name}");
-        assert!(here.0.try_wait().unwrap().is_none(), "{name} has ended a process of somebody else");
-    }
-}
-
-/// A process of somebody else, ended with the test.
-struct Bystander(std::process::Child);
-
-impl Drop for Bystander {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        assert_eq!(bench.children(), 0, "{name}");
+        assert!(here.runs(), "{name} has ended a process of somebody else");
     }
 }
 
@@ -264,7 +245,7 @@ if libc.syscall(number, 10, -4, b'user', b'left', 0) > 0: found.append('a key')
 print('found', found, flush=True)
 "#;
     let run = async |script: &str| {
-        let spec = bench.spec_of(python(), &format!("{PRELUDE}{script}"), &[]);
+        let spec = bench.spec_of(python_path(), &format!("{PRELUDE}{script}"), &[]);
         let mut running = bench.sandbox.spawn(spec).await.unwrap();
         let mut lines = Lines::new(running.take_stdout().unwrap());
         let line = lines.next().await;
@@ -306,7 +287,7 @@ async fn e12_the_workers_process_is_closed() {
     );
     assert_eq!(bench.run(&script, &[]).await.stdout, "");
     let trace = format!("print(libc.ptrace(16, {pid}, 0, 0))");
-    let spec = bench.spec_of(python(), &format!("{PRELUDE}{trace}"), &[]);
+    let spec = bench.spec_of(python_path(), &format!("{PRELUDE}{trace}"), &[]);
     let mut running = bench.sandbox.spawn(spec).await.unwrap();
     let mut lines = Lines::new(running.take_stdout().unwrap());
     assert_eq!(lines.next().await, "-1");

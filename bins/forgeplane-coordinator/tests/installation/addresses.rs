@@ -5,13 +5,13 @@ use std::path::Path;
 
 use forgeplane_testkit::installation::{Proxy, in_the_place_of, own_mounts};
 
-use crate::support::{Site, options, passable, patient_tool};
+use crate::support::{Site, options, patient_tool, word};
 
 /// B26: the name that a worker knows moves to another coordinator while a tool runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn b26_a_name_that_moves_to_another_coordinator_is_followed() {
-    let dir = passable();
-    let (go, hosts) = (dir.path().join("go"), dir.path().join("hosts"));
+    let (dir, go) = word();
+    let hosts = dir.path().join("hosts");
     let named = |address: &str| fs::write(&hosts, format!("{address} coordinator.test\n")).unwrap();
     named("127.0.0.1");
     own_mounts();

@@ -12,7 +12,7 @@ use forgeplane_testkit::installation::{Coordinator, Installation, Proxy, Worker}
 use forgeplane_testkit::nats_server::NatsServer;
 use futures_util::StreamExt as _;
 
-use crate::support::{Site, options, passable, patient_tool, until};
+use crate::support::{Site, options, patient_tool, until, word};
 
 /// The stream of jobs, as the coordinator sees it.
 struct Jobs {
@@ -88,8 +88,7 @@ struct Brokered {
 impl Brokered {
     /// A job that is not answered for a second is delivered again.
     async fn start() -> Self {
-        let dir = passable();
-        let go = dir.path().join("go");
+        let (dir, go) = word();
         let soon = ["settings.heartbeat_s = 1", "settings.worker_offline_after_s = 30"];
         let (mut site, mut coordinators) = Site::start(options(true, &soon), &patient_tool(&go), &["alpha"]);
         let mut alpha = coordinators.remove(0);

@@ -4,21 +4,15 @@ use std::fs;
 
 use forgeplane_testkit::installation::{FarHost, own_network};
 
-use crate::support::{Site, options, passable, patient_tool};
+use crate::support::{SOON, Site, options, patient_tool, word};
 
 /// B17 and B20 by the kernel's own means: packets are gone, in both directions, and no connection is told.
 #[tokio::test]
 async fn b17_b20_a_cable_that_is_pulled_stops_no_tool() {
     own_network();
     let far = FarHost::connect();
-    let dir = passable();
-    let go = dir.path().join("go");
-    let soon = [
-        "settings.heartbeat_s = 1",
-        "settings.worker_offline_after_s = 3",
-        "settings.unresolved_after_s = 5",
-    ];
-    let (mut site, mut coordinators) = Site::start(options(false, &soon), &patient_tool(&go), &["alpha"]);
+    let (_dir, go) = word();
+    let (mut site, mut coordinators) = Site::start(options(false, SOON), &patient_tool(&go), &["alpha"]);
     let mut alpha = coordinators.remove(0);
     let mut worker = site.worker("w1", &[&alpha]);
     worker.process.terminate();

@@ -7,7 +7,7 @@ use std::process::Command;
 use forgeplane_testkit::installation::{Installation, Process};
 use serde_json::Value;
 
-use crate::support::{Site, options, passable, patient_tool};
+use crate::support::{Site, options, patient_tool, word};
 
 /// What a process loads to live in another time: its wall clock is off, and nothing else is.
 const SHIM: &str = r#"
@@ -79,8 +79,7 @@ async fn c1_a_workers_clock_decides_nothing() {
 /// C2: coordinators whose clocks are five minutes apart agree on everything: the time is the database's.
 #[tokio::test(flavor = "multi_thread")]
 async fn c2_coordinators_five_minutes_apart_agree() {
-    let dir = passable();
-    let go = dir.path().join("go");
+    let (_dir, go) = word();
     let soon = ["settings.heartbeat_s = 1", "settings.worker_offline_after_s = 10"];
     let (mut site, mut coordinators) =
         Site::start(options(false, &soon), &patient_tool(&go), &["alpha", "beta"]);

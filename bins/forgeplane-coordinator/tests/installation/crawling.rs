@@ -6,37 +6,25 @@ use std::net::TcpStream;
 
 use forgeplane_testkit::installation::Proxy;
 
-use crate::support::{Site, options, passable, patient_tool};
+use crate::partitions::Apart;
+use crate::support::{Site, options};
 
 /// B24: a worker behind such a link is missed, keeps nobody else waiting, and ends its run when the link is better.
 #[tokio::test(flavor = "multi_thread")]
 async fn b24_a_worker_behind_a_crawling_link_is_missed_and_comes_back() {
-    let dir = passable();
-    let go = dir.path().join("go");
-    let soon = [
-        "settings.heartbeat_s = 1",
-        "settings.worker_offline_after_s = 3",
-        "settings.unresolved_after_s = 5",
-    ];
-    let (mut site, coordinators) = Site::start(options(false, &soon), &patient_tool(&go), &["alpha"]);
-    let alpha = &coordinators[0];
-    let network = Proxy::to(alpha.workers.trim_start_matches("https://"));
-    let _far = site.worker_behind("far", alpha, &network);
-    site.app(alpha);
-    let run = site.preview(alpha, "first").await;
-    site.until_ledger("started").await;
-    network.crawl();
-    site.until_run(alpha, &run, |view| view["unresolved"] == true).await;
-    fs::write(&go, "").unwrap();
-    let _near = site.worker("near", &[alpha]);
-    let other = site.preview(alpha, "second").await;
-    site.until_status(alpha, &other, "succeeded").await;
-    assert_eq!(site.run(alpha, &run).await["run"]["status"], "running");
-    network.heal();
-    let view = site.until_status(alpha, &run, "succeeded").await;
+    let mut apart = Apart::start().await;
+    apart.network.crawl();
+    apart.until(|view| view["unresolved"] == true).await;
+    fs::write(&apart.go, "").unwrap();
+    let _near = apart.site.worker("near", &[&apart.alpha]);
+    let other = apart.site.preview(&apart.alpha, "second").await;
+    apart.site.until_status(&apart.alpha, &other, "succeeded").await;
+    assert_eq!(apart.site.run(&apart.alpha, &apart.run).await["run"]["status"], "running");
+    apart.network.heal();
+    let view = apart.until(|view| view["run"]["status"] == "succeeded").await;
     assert_eq!(view["attempts"].as_array().unwrap().len(), 1);
-    assert_eq!(site.installation.ledger().matches("started").count(), 2);
-    site.installation.check().unwrap();
+    assert_eq!(apart.site.installation.ledger().matches("started").count(), 2);
+    apart.site.installation.check().unwrap();
 }
 
 /// The memory of a process, KiB.

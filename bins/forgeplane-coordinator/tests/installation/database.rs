@@ -5,14 +5,13 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::support::{Site, options, passable, patient_tool};
+use crate::support::{Site, options, patient_tool, word};
 
 /// B12: while the database takes nothing, what would change something is told to come back, what reads is answered, a tool
 /// that runs goes on, and afterwards nothing is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn b12_a_database_that_only_reads_stops_nothing_for_good() {
-    let dir = passable();
-    let go = dir.path().join("go");
+    let (_dir, go) = word();
     let (mut site, coordinators) =
         Site::start(options(false, &["settings.heartbeat_s = 1"]), &patient_tool(&go), &["alpha"]);
     let alpha = &coordinators[0];

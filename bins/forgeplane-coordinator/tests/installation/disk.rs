@@ -2,12 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forgeplane_testkit::installation::{Coordinator, InstallationOptions, own_mounts, small_disk};
 use serde_json::json;
 
-use crate::support::{Site, options, passable, patient_tool};
+use crate::support::{Site, options, passable, patient_tool, word};
 
 /// Leaves no room on the disk that a file is to be on.
 fn fill(file: &Path) {
@@ -50,16 +50,10 @@ async fn goes_on_after_a_full_disk(site: &Site, alpha: &Coordinator, go: &Path, 
     site.installation.check().unwrap();
 }
 
-fn tool() -> (tempfile::TempDir, PathBuf) {
-    let dir = passable();
-    let go = dir.path().join("go");
-    (dir, go)
-}
-
 /// B12: the database's tables are on a disk that is full.
 #[tokio::test(flavor = "multi_thread")]
 async fn b12_a_full_disk_of_the_database_stops_nothing_for_good() {
-    let (_dir, go) = tool();
+    let (_dir, go) = word();
     own_mounts();
     let (mut site, mut coordinators) =
         Site::start(options(false, &["settings.heartbeat_s = 1"]), &patient_tool(&go), &["alpha"]);
@@ -81,21 +75,14 @@ async fn b12_a_full_disk_of_the_database_stops_nothing_for_good() {
 /// B12, with everything in one file.
 #[tokio::test(flavor = "multi_thread")]
 async fn b12_a_full_disk_of_a_single_coordinator_stops_nothing_for_good() {
-    let (_dir, go) = tool();
+    let (_dir, go) = word();
     own_mounts();
     let with = InstallationOptions { sqlite: true, ..options(false, &["settings.heartbeat_s = 1"]) };
     let (mut site, mut coordinators) = Site::start(with, &patient_tool(&go), &["alpha"]);
     let mut alpha = coordinators.remove(0);
     alpha.process.terminate();
-    let (records, before) = (site.installation.records(), site.installation.directory().join("before"));
-    fs::rename(&records, &before).unwrap();
-    fs::create_dir(&records).unwrap();
+    let records = site.installation.records();
     small_disk(&records, 8 << 20);
-    for entry in fs::read_dir(&before).unwrap() {
-        let entry = entry.unwrap();
-        let copied = std::process::Command::new("cp").arg("-a").arg(entry.path()).arg(&records).status();
-        assert!(copied.unwrap().success());
-    }
     alpha.process.start("workers: ");
     let _worker = site.worker("w1", &[&alpha]);
     site.app(&alpha);
@@ -120,16 +107,7 @@ async fn e17_a_tool_that_fills_the_workers_disk_fails_alone() {
     let alpha = &coordinators[0];
     let mut worker = site.worker("w1", &[alpha]);
     worker.process.terminate();
-    let (home, before) =
-        (site.installation.directory().join("workers/w1"), site.installation.directory().join("before"));
-    fs::rename(&home, &before).unwrap();
-    fs::create_dir(&home).unwrap();
-    small_disk(&home, 16 << 20);
-    for entry in fs::read_dir(&before).unwrap() {
-        let copied =
-            std::process::Command::new("cp").arg("-a").arg(entry.unwrap().path()).arg(&home).status();
-        assert!(copied.unwrap().success());
-    }
+    small_disk(&site.installation.directory().join("workers/w1"), 16 << 20);
     site.installation.reconfigure("w1", "[coordinator]", "min_free_mib = 4\n[coordinator]");
     worker.process.start("ready");
     site.app(alpha);

@@ -2,12 +2,11 @@
 
 use nix::sys::signal::Signal;
 
-use crate::support::{Site, options, passable, patient_tool};
+use crate::support::{Site, options, patient_tool, word};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_lets_its_tool_end_and_takes_nothing_new() {
-    let dir = passable();
-    let go = dir.path().join("go");
+    let (_dir, go) = word();
     let (mut site, coordinators) =
         Site::start(options(false, &["settings.heartbeat_s = 1"]), &patient_tool(&go), &["alpha"]);
     let alpha = &coordinators[0];

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forgeplane_core::failpoint::{Failpoint, Process};
-use forgeplane_testkit::installation::{Coordinator, InstallationOptions, Worker};
+use forgeplane_testkit::installation::{self, Coordinator, InstallationOptions, Worker};
 use serde_json::json;
 
 use crate::support::{PATIENCE, Site, options};
@@ -151,17 +151,20 @@ struct Mortal {
 }
 
 impl Mortal {
-    /// Starts a process again, to die at `next` if that is its own.
-    fn again(&mut self, whose: Process, next: Option<Failpoint>) {
-        let process = match whose {
+    fn process(&mut self, whose: Process) -> &mut installation::Process {
+        match whose {
             Process::Coordinator => &mut self.alpha.process,
             Process::Worker => &mut self.worker.process,
+        }
+    }
+
+    /// Where a process dies after its next start, if anywhere.
+    fn arm(&mut self, whose: Process, at: Option<Failpoint>) {
+        let command = self.process(whose).command();
+        match at {
+            Some(point) => command.env(CRASH_AT, point.as_str()),
+            None => command.env_remove(CRASH_AT),
         };
-        match next.filter(|point| point.process() == whose) {
-            Some(point) => process.command().env(CRASH_AT, point.as_str()),
-            None => process.command().env_remove(CRASH_AT),
-        };
-        self.start(whose);
     }
 
     fn start(&mut self, whose: Process) {
@@ -175,14 +178,12 @@ impl Mortal {
     /// Starts whatever died again, to die at `next` if that is its own.
     fn revive(&mut self, next: Option<Failpoint>) {
         for whose in [Process::Coordinator, Process::Worker] {
-            let process = match whose {
-                Process::Coordinator => &mut self.alpha.process,
-                Process::Worker => &mut self.worker.process,
-            };
+            let process = self.process(whose);
             if let Some(status) = process.try_ended() {
                 assert_eq!(status.signal(), Some(6), "it ended otherwise\n{}", process.log());
                 self.crashes += 1;
-                self.again(whose, next);
+                self.arm(whose, next.filter(|point| point.process() == whose));
+                self.start(whose);
             }
         }
     }
@@ -215,17 +216,11 @@ async fn pairs_of_crashes(with: impl Fn(InstallationOptions) -> InstallationOpti
     for (first, second) in pairs.into_iter().take_while(|_| Instant::now() < end) {
         let what = format!("{first}+{second}");
         tried += 1;
-        for (whose, process) in
-            [(Process::Coordinator, &mut mortal.alpha.process), (Process::Worker, &mut mortal.worker.process)]
-        {
+        for whose in [Process::Coordinator, Process::Worker] {
             // Not asked to end: the worker may still have something to deliver, and would wait for whoever takes it.
-            process.kill();
+            mortal.process(whose).kill();
             // The other process waits for the second crash from the start.
-            let armed = [first, second].into_iter().find(|point| point.process() == whose);
-            match armed {
-                Some(point) => process.command().env(CRASH_AT, point.as_str()),
-                None => process.command().env_remove(CRASH_AT),
-            };
+            mortal.arm(whose, [first, second].into_iter().find(|point| point.process() == whose));
         }
         mortal.start(Process::Coordinator);
         mortal.start(Process::Worker);

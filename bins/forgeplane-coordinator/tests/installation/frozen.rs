@@ -4,19 +4,13 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{PATIENCE, Site, options, passable, patient_tool};
+use crate::support::{PATIENCE, SOON, Site, options, patient_tool, word};
 
 /// B21: a worker that stood still for longer than it is waited for comes back with its claim, and its outcome counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn b21_a_worker_that_stood_still_is_missed_and_comes_back_with_its_claim() {
-    let dir = passable();
-    let go = dir.path().join("go");
-    let soon = [
-        "settings.heartbeat_s = 1",
-        "settings.worker_offline_after_s = 3",
-        "settings.unresolved_after_s = 5",
-    ];
-    let (mut site, coordinators) = Site::start(options(false, &soon), &patient_tool(&go), &["alpha"]);
+    let (_dir, go) = word();
+    let (mut site, coordinators) = Site::start(options(false, SOON), &patient_tool(&go), &["alpha"]);
     let alpha = &coordinators[0];
     let worker = site.worker("w1", &[alpha]);
     let other = site.worker("w2", &[alpha]);

@@ -2,7 +2,7 @@
 
 use forgeplane_testkit::installation::Worker;
 
-use crate::support::{Site, options, passable, patient_tool, until};
+use crate::support::{Site, options, patient_tool, until, word};
 
 /// Waits until a worker has been there for longer than a newcomer.
 async fn until_established(site: &Site, worker: &Worker) {
@@ -23,8 +23,7 @@ async fn until_established(site: &Site, worker: &Worker) {
 /// one that it is a copy of to come forward, and gives way without having said anything of the attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_worker_gives_way_and_disturbs_nothing() {
-    let dir = passable();
-    let go = dir.path().join("go");
+    let (_dir, go) = word();
     let (mut site, coordinators) =
         Site::start(options(false, &["settings.heartbeat_s = 1"]), &patient_tool(&go), &["alpha"]);
     let alpha = &coordinators[0];

@@ -5,39 +5,33 @@ use std::time::{Duration, Instant};
 use forgeplane_testkit::installation::{Coordinator, Proxy, Worker};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Site, options, passable, patient_tool};
+use crate::support::{PATIENCE, SOON, Site, options, patient_tool, word};
 
 /// A worker behind a network, with a run whose tool waits for a word.
-struct Apart {
-    site: Site,
-    alpha: Coordinator,
-    network: Proxy,
-    _worker: Worker,
-    run: String,
-    go: std::path::PathBuf,
+pub struct Apart {
+    pub site: Site,
+    pub alpha: Coordinator,
+    pub network: Proxy,
+    pub worker: Worker,
+    pub run: String,
+    pub go: std::path::PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Apart {
-    async fn start() -> Self {
-        let dir = passable();
-        let go = dir.path().join("go");
-        let soon = [
-            "settings.heartbeat_s = 1",
-            "settings.worker_offline_after_s = 3",
-            "settings.unresolved_after_s = 5",
-        ];
-        let (mut site, mut coordinators) = Site::start(options(false, &soon), &patient_tool(&go), &["alpha"]);
+    pub async fn start() -> Self {
+        let (dir, go) = word();
+        let (mut site, mut coordinators) = Site::start(options(false, SOON), &patient_tool(&go), &["alpha"]);
         let alpha = coordinators.remove(0);
         let network = Proxy::to(alpha.workers.trim_start_matches("https://"));
         let worker = site.worker_behind("w1", &alpha, &network);
         site.app(&alpha);
         let run = site.preview(&alpha, "first").await;
         site.until_ledger("started").await;
-        Self { site, alpha, network, _worker: worker, run, go, _dir: dir }
+        Self { site, alpha, network, worker, run, go, _dir: dir }
     }
 
-    async fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
+    pub async fn until(&self, holds: impl Fn(&Value) -> bool) -> Value {
         self.site.until_run(&self.alpha, &self.run, holds).await
     }
 

@@ -5,11 +5,7 @@ use std::path::{Path, PathBuf};
 use forgeplane_testkit::installation::{Coordinator, Worker};
 use serde_json::Value;
 
-use crate::support::{Site, options, passable, patient_tool, until};
-
-/// Lost workers are noticed soon.
-const SOON: &[&str] =
-    &["settings.heartbeat_s = 1", "settings.worker_offline_after_s = 3", "settings.unresolved_after_s = 5"];
+use crate::support::{SOON, Site, options, patient_tool, until, word};
 
 /// A worker that executes a run.
 struct Lost {
@@ -24,8 +20,7 @@ struct Lost {
 
 impl Lost {
     async fn start() -> Self {
-        let dir = passable();
-        let go = dir.path().join("go");
+        let (dir, go) = word();
         let (mut site, mut coordinators) = Site::start(options(false, SOON), &patient_tool(&go), &["alpha"]);
         let coordinator = coordinators.remove(0);
         let worker = site.worker("w1", &[&coordinator]);

@@ -2,14 +2,13 @@
 
 use serde_json::json;
 
-use crate::support::{Site, options, passable, patient_tool};
+use crate::support::{Site, options, patient_tool, word};
 
 /// B13: after a restore the workers remember what the database has forgotten. That is noticed, nothing is started before
 /// an administrator has looked, and no fence is given a second time.
 #[tokio::test(flavor = "multi_thread")]
 async fn b13_a_database_that_lost_commits_is_noticed_and_nothing_is_started() {
-    let dir = passable();
-    let go = dir.path().join("go");
+    let (_dir, go) = word();
     let soon = ["settings.heartbeat_s = 1"];
     let (mut site, coordinators) = Site::start(options(false, &soon), &patient_tool(&go), &["alpha"]);
     let alpha = &coordinators[0];

@@ -11,6 +11,10 @@ use serde_json::{Value, json};
 /// Longer than anything takes on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
+/// Lost workers are noticed soon.
+pub const SOON: &[&str] =
+    &["settings.heartbeat_s = 1", "settings.worker_offline_after_s = 3", "settings.unresolved_after_s = 5"];
+
 pub fn programs() -> Programs {
     Programs::of(Path::new(env!("CARGO_BIN_EXE_forgeplane-coordinator")).parent().unwrap())
 }
@@ -200,6 +204,13 @@ impl Site {
 pub fn passable() -> tempfile::TempDir {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     tempfile::Builder::new().permissions(mode).tempdir().unwrap()
+}
+
+/// A directory that tools may look into, and the file in it that a [`patient_tool`] waits for.
+pub fn word() -> (tempfile::TempDir, PathBuf) {
+    let dir = passable();
+    let go = dir.path().join("go");
+    (dir, go)
 }
 
 /// A tool that runs until a file appears or it is interrupted; it tells the ledger what becomes of it.

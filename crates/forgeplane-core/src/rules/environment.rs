@@ -75,6 +75,11 @@ pub fn reserved(name: &str) -> Option<&'static str> {
     RESERVED.iter().find(|(pattern, _)| is(pattern)).map(|(_, why)| *why)
 }
 
+/// Paths (JSON pointers into the inputs) and the names of their variables.
+fn wanted(schema: &Value) -> impl Iterator<Item = (String, &str)> {
+    marked(schema, ENVIRONMENT_KEYWORD).into_iter().filter_map(|(path, name)| Some((path, name.as_str()?)))
+}
+
 /// Checks what a schema wants in the environment.
 ///
 /// # Errors
@@ -88,8 +93,7 @@ pub fn check(schema: &Value) -> Result<(), Refusal> {
         ));
     }
     let mut seen = BTreeMap::new();
-    for (path, name) in marked(schema, ENVIRONMENT_KEYWORD) {
-        let name = name.as_str().unwrap_or_default();
+    for (path, name) in wanted(schema) {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         let begins_well = name.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
         if !begins_well || !name.bytes().all(plain) || name.len() > LONGEST {
@@ -118,8 +122,7 @@ pub fn check(schema: &Value) -> Result<(), Refusal> {
 pub fn variables(schema: &Value, inputs: &Object) -> Result<BTreeMap<String, String>, Refusal> {
     let document = Value::Object(inputs.clone());
     let mut variables = BTreeMap::new();
-    for (path, name) in marked(schema, ENVIRONMENT_KEYWORD) {
-        let name = name.as_str().unwrap_or_default();
+    for (path, name) in wanted(schema) {
         if document.pointer(&path).is_some_and(|value| text(value).is_none()) {
             return Err(Refusal::new(
                 Code::InvalidInputs,

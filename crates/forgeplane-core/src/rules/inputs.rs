@@ -36,32 +36,35 @@ pub fn check_schema(schema: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// Where a schema has a marker that [`marked`] does not see, or one that is not `legal`.
-pub(super) fn misplaced_marker(schema: &Value, marker: &str, legal: fn(&Value) -> bool) -> Option<String> {
-    misplaced_below(schema, "", true, &|schema| match schema.get(marker) {
-        None | Some(Value::Bool(false)) => None,
-        Some(value) => Some(legal(value)),
-    })
+/// The marker of a schema; `false` marks nothing.
+fn marker_of<'schema>(schema: &'schema Value, marker: &str) -> Option<&'schema Value> {
+    schema.get(marker).filter(|value| **value != Value::Bool(false))
 }
 
-/// `walked` says whether [`marked`] sees `schema`; `marker` whether there is one, and whether it is legal.
+/// Where a schema has a marker that [`marked`] does not see, or one that is not `legal`.
+pub(super) fn misplaced_marker(schema: &Value, marker: &str, legal: fn(&Value) -> bool) -> Option<String> {
+    misplaced_below(schema, "", true, marker, legal)
+}
+
+/// `walked` says whether [`marked`] sees `schema`.
 fn misplaced_below(
     schema: &Value,
     place: &str,
     walked: bool,
-    marker: &impl Fn(&Object) -> Option<bool>,
+    marker: &str,
+    legal: fn(&Value) -> bool,
 ) -> Option<String> {
     let Value::Object(map) = schema else {
         let Value::Array(items) = schema else { return None };
         return items
             .iter()
             .enumerate()
-            .find_map(|(n, s)| misplaced_below(s, &format!("{place}/{n}"), false, marker));
+            .find_map(|(n, s)| misplaced_below(s, &format!("{place}/{n}"), false, marker, legal));
     };
-    match marker(map) {
-        None => {}
-        Some(true) if walked && !place.is_empty() => {}
-        Some(_) => return Some(place.to_owned()),
+    if let Some(value) = marker_of(schema, marker)
+        && !(walked && !place.is_empty() && legal(value))
+    {
+        return Some(place.to_owned());
     }
     map.iter().find_map(|(keyword, inner)| match (keyword.as_str(), inner) {
         // Names of properties or definitions, not keywords.
@@ -71,12 +74,12 @@ fn misplaced_below(
         ) => {
             let walked = walked && keyword == "properties";
             named.iter().find_map(|(name, s)| {
-                misplaced_below(s, &format!("{place}/{keyword}/{name}"), walked, marker)
+                misplaced_below(s, &format!("{place}/{keyword}/{name}"), walked, marker, legal)
             })
         }
         // Data, not schemas.
         ("default" | "const" | "enum" | "examples", _) => None,
-        _ => misplaced_below(inner, &format!("{place}/{keyword}"), false, marker),
+        _ => misplaced_below(inner, &format!("{place}/{keyword}"), false, marker, legal),
     })
 }
 
@@ -113,7 +116,7 @@ fn collect_marked<'schema>(
     path: String,
     found: &mut Vec<(String, &'schema Value)>,
 ) {
-    if let Some(value) = schema.get(marker).filter(|value| **value != Value::Bool(false)) {
+    if let Some(value) = marker_of(schema, marker) {
         found.push((path, value));
         return;
     }

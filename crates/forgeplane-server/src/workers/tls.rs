@@ -16,12 +16,12 @@ use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 
+use crate::accept::next_connection;
+
 /// How long a handshake may take: longer than any honest one over a bad network.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How many connections may wait, encrypted, to be served.
 const BACKLOG: usize = 64;
-/// How long to wait before another connection is taken after one could not be.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// How the worker API is encrypted.
 #[derive(Debug, Clone)]
@@ -115,31 +115,23 @@ impl Certificates {
         let certificates = self.clone();
         tokio::spawn(async move {
             loop {
-                let taken = tokio::select! {
+                let tcp = tokio::select! {
                     biased;
                     () = connections.closed() => return,
-                    taken = listener.accept() => taken,
+                    tcp = next_connection(&listener) => tcp,
                 };
-                match taken {
-                    Ok((tcp, _)) => {
-                        let (acceptor, connections) =
-                            (TlsAcceptor::from(certificates.current()), connections.clone());
-                        tokio::spawn(async move {
-                            match tokio::time::timeout(HANDSHAKE, handshake(&acceptor, tcp)).await {
-                                Ok(Ok(stream)) => {
-                                    // Nobody takes it any more when the server ends.
-                                    let _ = connections.send(Ok(stream)).await;
-                                }
-                                Ok(Err(error)) => tracing::debug!(%error, "a connection was not encrypted"),
-                                Err(_) => tracing::debug!("a connection was not encrypted in time"),
-                            }
-                        });
+                let (acceptor, connections) =
+                    (TlsAcceptor::from(certificates.current()), connections.clone());
+                tokio::spawn(async move {
+                    match tokio::time::timeout(HANDSHAKE, handshake(&acceptor, tcp)).await {
+                        Ok(Ok(stream)) => {
+                            // Nobody takes it any more when the server ends.
+                            let _ = connections.send(Ok(stream)).await;
+                        }
+                        Ok(Err(error)) => tracing::debug!(%error, "a connection was not encrypted"),
+                        Err(_) => tracing::debug!("a connection was not encrypted in time"),
                     }
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection of a worker could not be taken");
-                        tokio::time::sleep(PAUSE).await;
-                    }
-                }
+                });
             }
         });
         ReceiverStream::new(accepted)

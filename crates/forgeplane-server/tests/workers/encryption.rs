@@ -44,10 +44,13 @@ pub(crate) fn pem(authority: &Authority, client_ca: Option<Vec<u8>>) -> ServerPe
 }
 
 async fn serve(house: &House, authority: &Authority, client_ca: Option<Vec<u8>>) -> Served {
-    let tls = Tls::Server(Certificates::new(&pem(authority, client_ca)).unwrap());
+    serve_at("127.0.0.1:0", house, Certificates::new(&pem(authority, client_ca)).unwrap()).await
+}
+
+pub(crate) async fn serve_at(at: &str, house: &House, certificates: Certificates) -> Served {
     let shutdown = CancellationToken::new();
     let service = WorkerService::new(&house.coordinator, shutdown.child_token());
-    Served::start("127.0.0.1:0", service, tls, shutdown).await
+    Served::start(at, service, Tls::Server(certificates), shutdown).await
 }
 
 pub(crate) fn options(served: &Served, ca: Vec<u8>) -> ConnectOptions {
@@ -159,10 +162,7 @@ async fn b25_certificates_can_be_replaced_while_serving() {
     let house = House::new().await;
     let (old, new) = (Authority::new(), Authority::new());
     let certificates = Certificates::new(&pem(&old, None)).unwrap();
-    let shutdown = CancellationToken::new();
-    let service = WorkerService::new(&house.coordinator, shutdown.child_token());
-    let tls = Tls::Server(certificates.clone());
-    let served = Served::start("127.0.0.1:0", service, tls, shutdown).await;
+    let served = serve_at("127.0.0.1:0", &house, certificates.clone()).await;
     let trusting_old = GrpcControlPlane::new(&options(&served, old.pem())).unwrap();
     trusting_old.challenge().await.unwrap();
 

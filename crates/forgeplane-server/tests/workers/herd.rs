@@ -7,26 +7,17 @@ use std::time::{Duration, Instant};
 use forgeplane_core::model::*;
 use forgeplane_core::ports::*;
 use forgeplane_proto::client::GrpcControlPlane;
-use forgeplane_server::workers::{Certificates, Tls, WorkerService};
+use forgeplane_server::workers::Certificates;
 use futures_util::future::join_all;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
-use crate::encryption::{Authority, options, pem};
-use crate::served::Served;
+use crate::encryption::{Authority, options, pem, serve_at};
 use crate::support::House;
 use crate::worker::FakeWorker;
 
 const WORKERS: usize = 500;
 /// Longer than all of it takes on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-async fn serve(house: &House, authority: &Authority, at: &str) -> Served {
-    let tls = Tls::Server(Certificates::new(&pem(authority, None)).unwrap());
-    let shutdown = CancellationToken::new();
-    let service = WorkerService::new(&house.coordinator, shutdown.child_token());
-    Served::start(at, service, tls, shutdown).await
-}
 
 /// Calls until somebody answers.
 async fn persist<T>(call: impl AsyncFn() -> Result<T, ControlError>) -> T {
@@ -47,7 +38,8 @@ async fn persist<T>(call: impl AsyncFn() -> Result<T, ControlError>) -> T {
 async fn b27_five_hundred_workers_that_come_back_at_once_are_all_served() {
     let house = House::new().await;
     let authority = Authority::new();
-    let served = serve(&house, &authority, "127.0.0.1:0").await;
+    let certificates = Certificates::new(&pem(&authority, None)).unwrap();
+    let served = serve_at("127.0.0.1:0", &house, certificates.clone()).await;
     let reach = options(&served, authority.pem());
     let mut workers = Vec::new();
     for _ in 0..WORKERS {
@@ -71,7 +63,7 @@ async fn b27_five_hundred_workers_that_come_back_at_once_are_all_served() {
 
     let address = served.address.to_string();
     served.stop().await;
-    let served = serve(&house, &authority, &address).await;
+    let served = serve_at(&address, &house, certificates).await;
     let begun = Instant::now();
     let comings = workers.iter().map(async |(worker, _)| {
         let (plane, session) = (&worker.plane, &worker.session);

@@ -12,6 +12,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use super::output;
+use crate::postgres_server::copy;
 
 /// Longer than a process takes to start on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,13 +26,19 @@ pub fn own_mounts() {
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
 }
 
-/// Puts a disk of this many bytes, with nothing on it, in the place of a directory.
+/// Puts a disk of this many bytes in the place of a directory, with what is in it.
 ///
 /// # Panics
 /// When it cannot be.
 pub fn small_disk(directory: &Path, bytes: u64) {
+    let before = directory.with_extension("before");
+    fs::rename(directory, &before).unwrap();
+    fs::create_dir(directory).unwrap();
     let options = format!("size={bytes},mode=711");
     mount(Some("none"), directory, Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).unwrap();
+    for entry in fs::read_dir(before).unwrap() {
+        copy(&entry.unwrap().path(), directory);
+    }
 }
 
 /// Shows a file in the place of another one.
@@ -77,7 +84,8 @@ impl FarHost {
         let mut holder = Command::new("unshare");
         holder.args(["--net", "sleep", "infinity"]).stdin(Stdio::null());
         let host = Self { holder: holder.spawn().expect("`unshare` can be started") };
-        let (own, deadline) = (network_of("self"), Instant::now() + PATIENCE);
+        // Not the process's, which may be another one.
+        let (own, deadline) = (network_of("thread-self"), Instant::now() + PATIENCE);
         while network_of(&host.pid()) == own {
             assert!(Instant::now() < deadline, "the other host gets no network");
             std::thread::sleep(Duration::from_millis(2));
@@ -125,8 +133,5 @@ impl Drop for FarHost {
 }
 
 fn network_of(process: &str) -> PathBuf {
-    // The thread's own, which need not be that of its process.
-    let path =
-        if process == "self" { "/proc/thread-self/ns/net".into() } else { format!("/proc/{process}/ns/net") };
-    fs::read_link(path).unwrap()
+    fs::read_link(format!("/proc/{process}/ns/net")).unwrap()
 }

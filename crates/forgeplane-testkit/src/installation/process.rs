@@ -45,6 +45,7 @@ impl Process {
     pub fn run_by(&mut self, by: &[String]) {
         let mut command = Command::new(&by[0]);
         command.args(&by[1..]).arg(self.command.get_program()).args(self.command.get_args());
+        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.command = command;
     }

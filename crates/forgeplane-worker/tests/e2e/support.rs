@@ -128,12 +128,13 @@ impl House {
         };
         change(&mut push);
         self.coordinator.push_template(&self.alice, push).await.unwrap();
-        self.instance(Object::new(), BTreeMap::new()).await;
+        self.instance("app", Object::new(), BTreeMap::new()).await;
     }
 
-    async fn instance(&self, inputs: Object, secrets: BTreeMap<String, Name>) {
+    /// Makes an instance of the template `app`.
+    pub async fn instance(&self, called: &str, inputs: Object, secrets: BTreeMap<String, Name>) {
         let new = NewInstance {
-            name: name("app"),
+            name: name(called),
             template: "app".into(),
             template_version: None,
             inputs,
@@ -144,8 +145,12 @@ impl House {
     }
 
     pub async fn create(&self, operation: Operation) -> RunId {
+        self.create_for("app", operation).await
+    }
+
+    pub async fn create_for(&self, instance: &str, operation: Operation) -> RunId {
         let request = RunRequest { operation, inputs: Object::new(), execution_timeout_s: None, priority: 0 };
-        let new = NewRun { instance: "app".into(), request, idempotency_key: None };
+        let new = NewRun { instance: instance.into(), request, idempotency_key: None };
         self.coordinator.create_run(&self.alice, new).await.unwrap().id
     }
 

@@ -209,26 +209,10 @@ async fn t110_a_secret_reaches_the_tool_and_is_masked_everywhere_else() {
     house.app(Tool::Terraform, &[("main.tf", source)], |t| t.schema = Some(schema)).await;
     let value = "correct-horse".to_owned().into();
     house.coordinator.put_secret(&house.alice, &name("pw"), &value, vec![name("bound")]).await.unwrap();
-    let bound = forgeplane_core::coordinator::NewInstance {
-        name: name("bound"),
-        template: "app".into(),
-        template_version: None,
-        inputs: Object::new(),
-        secrets: [("/password".to_owned(), name("pw"))].into(),
-        pool: None,
-    };
-    house.coordinator.create_instance(&house.alice, bound).await.unwrap();
-    let request = forgeplane_core::rules::admission::RunRequest {
-        operation: Operation::Plan { destroy: false },
-        inputs: Object::new(),
-        execution_timeout_s: None,
-        priority: 0,
-    };
-    let new =
-        forgeplane_core::coordinator::NewRun { instance: "bound".into(), request, idempotency_key: None };
-    let plan = house.coordinator.create_run(&house.alice, new).await.unwrap();
-    house.must_succeed(plan.id).await;
-    let apply = house.coordinator.promote(&house.alice, plan.id).await.unwrap();
+    house.instance("bound", Object::new(), [("/password".to_owned(), name("pw"))].into()).await;
+    let plan = house.create_for("bound", Operation::Plan { destroy: false }).await;
+    house.must_succeed(plan).await;
+    let apply = house.coordinator.promote(&house.alice, plan).await.unwrap();
     house.must_succeed(apply.id).await;
     let log = house.log(apply.id).await;
     assert!(log.contains("the password is"), "{log}");
@@ -262,27 +246,17 @@ async fn inputs_that_belong_into_the_environment_are_there_and_nowhere_else() {
     let value = "correct-horse".to_owned().into();
     house.coordinator.put_secret(&house.alice, &name("key"), &value, vec![name("bound")]).await.unwrap();
     let inputs = json!({"name": "it", "cloud": {"region": "eu-west-1", "count": 3}});
-    let bound = forgeplane_core::coordinator::NewInstance {
-        name: name("bound"),
-        template: "app".into(),
-        template_version: None,
-        inputs: inputs.as_object().unwrap().clone(),
-        secrets: [("/cloud/key".to_owned(), name("key"))].into(),
-        pool: None,
-    };
-    house.coordinator.create_instance(&house.alice, bound).await.unwrap();
-    let request = forgeplane_core::rules::admission::RunRequest {
-        operation: Operation::Plan { destroy: false },
-        inputs: Object::new(),
-        execution_timeout_s: None,
-        priority: 0,
-    };
-    let new =
-        forgeplane_core::coordinator::NewRun { instance: "bound".into(), request, idempotency_key: None };
-    let plan = house.coordinator.create_run(&house.alice, new).await.unwrap();
-    house.must_succeed(plan.id).await;
-    assert!(!house.log(plan.id).await.contains("undeclared"), "it was given as a variable too");
-    let apply = house.coordinator.promote(&house.alice, plan.id).await.unwrap();
+    house
+        .instance(
+            "bound",
+            inputs.as_object().unwrap().clone(),
+            [("/cloud/key".to_owned(), name("key"))].into(),
+        )
+        .await;
+    let plan = house.create_for("bound", Operation::Plan { destroy: false }).await;
+    house.must_succeed(plan).await;
+    assert!(!house.log(plan).await.contains("undeclared"), "it was given as a variable too");
+    let apply = house.coordinator.promote(&house.alice, plan).await.unwrap();
     house.must_succeed(apply.id).await;
     let log = house.log(apply.id).await;
     assert!(log.contains("region eu-west-1 count 3 key "), "{log}");
