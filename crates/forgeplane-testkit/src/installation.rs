@@ -453,6 +453,17 @@ impl Installation {
         Process::new(&format!("{name}-copy"), command)
     }
 
+    /// What a worker has of its own on disk is from now on a copy of it, as after a backup was put back.
+    ///
+    /// # Panics
+    /// When it cannot be copied.
+    pub fn put_back_state_of(&self, name: &str) {
+        let state = self.dir.path().join("workers").join(name).join("state");
+        let gone = state.with_extension("gone");
+        fs::rename(&state, &gone).unwrap();
+        copy_all(&gone, &state);
+    }
+
     fn id_of(&self, name: &str, coordinator: &Coordinator, admin: &Path) -> String {
         let list = output(self.cli(coordinator, admin).args(["worker", "list", "-o", "json"]));
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();

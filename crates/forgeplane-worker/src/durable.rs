@@ -79,6 +79,9 @@ mod tests {
         fn lock(&self, directory: &Path) -> io::Result<Option<Guard>> {
             LocalDisk.lock(directory)
         }
+        fn place(&self, directory: &Path) -> io::Result<String> {
+            LocalDisk.place(directory)
+        }
         fn is_exposed(&self, file: &Path) -> io::Result<bool> {
             LocalDisk.is_exposed(file)
         }

@@ -2,6 +2,9 @@
 //!
 //! Order, each step durable before the next: INTENT < claim < STARTED < exec, and
 //! exit < kill < SIGNED < send < receipt < RECEIPTED < ack < forget.
+//!
+//! Every entry names the directory that it was written in. In a copy of that directory (a backup that was put back, a
+//! volume that was cloned, another machine) it proves nothing: the attempt may have gone on since, and may go on now.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -67,6 +70,8 @@ pub(crate) struct Entry {
     pub(crate) intent: Intent,
     #[serde(flatten)]
     pub(crate) stage: Stage,
+    /// The [place](Disk::place) of the journal that it was written in.
+    pub(crate) place: String,
 }
 
 /// Kept free for the journal, so that what happened can be written down on a disk that a tool has filled, bytes: some
@@ -79,17 +84,21 @@ pub(crate) struct Journal {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     rejected: PathBuf,
+    copied: PathBuf,
+    place: String,
     /// The newest fence that was recorded, also if it is forgotten since.
     newest: Arc<AtomicU64>,
 }
 
 impl Journal {
     pub(crate) fn open(disk: Arc<dyn Disk>, state_dir: &Path) -> Result<Self, WorkerError> {
-        let (directory, rejected) = (state_dir.join("journal"), state_dir.join("rejected"));
-        for dir in [&directory, &rejected] {
+        let [directory, rejected, copied] =
+            ["journal", "rejected", "copied"].map(|name| state_dir.join(name));
+        for dir in [&directory, &rejected, &copied] {
             durable::private_dir(&*disk, dir).map_err(at(dir))?;
         }
-        let journal = Self { disk, directory, rejected, newest: Arc::default() };
+        let place = disk.place(&directory).map_err(at(&directory))?;
+        let journal = Self { disk, directory, rejected, copied, place, newest: Arc::default() };
         for entry in journal.entries()? {
             journal.newest.fetch_max(entry.intent.fence.0, Ordering::Relaxed);
         }
@@ -111,7 +120,7 @@ impl Journal {
     /// Records how far an attempt got; on disk when this returns.
     pub(crate) fn record(&self, intent: &Intent, stage: Stage) -> Result<(), WorkerError> {
         let path = self.path(intent);
-        let entry = Entry { intent: intent.clone(), stage };
+        let entry = Entry { intent: intent.clone(), stage, place: self.place.clone() };
         let text = serde_json::to_vec(&entry).map_err(|e| at(&path)(e.into()))?;
         self.newest.fetch_max(intent.fence.0, Ordering::Relaxed);
         let written = match durable::replace(&*self.disk, &path, &text) {
@@ -136,6 +145,19 @@ impl Journal {
         durable::remove(&*self.disk, &path).map_err(at(&path))?;
         self.reserve();
         Ok(())
+    }
+
+    /// Whether an entry was written here, and not in a directory that this one is a copy of.
+    pub(crate) fn wrote(&self, entry: &Entry) -> bool {
+        entry.place == self.place
+    }
+
+    /// Keeps an entry that proves nothing, so that an operator can look at it.
+    pub(crate) fn disbelieve(&self, intent: &Intent) -> Result<PathBuf, WorkerError> {
+        let (path, kept) = (self.path(intent), self.copied.join(format!("{}.json", intent.fence)));
+        durable::rename(&*self.disk, &path, &kept).map_err(at(&path))?;
+        durable::sync_parent(&*self.disk, &path).map_err(at(&path))?;
+        Ok(kept)
     }
 
     /// Keeps an envelope that the coordinator refuses for good, so that an operator can look at it.
@@ -213,14 +235,32 @@ pub(crate) mod tests {
             [Stage::Intent, Stage::Started, Stage::Signed { envelope: "{}".into() }, Stage::Receipted]
         {
             journal.record(&intent(3), stage.clone()).unwrap();
-            assert_eq!(
-                Journal::open(Arc::new(LocalDisk), dir.path()).unwrap().entries().unwrap(),
-                [Entry { intent: intent(3), stage }]
-            );
+            let again = Journal::open(Arc::new(LocalDisk), dir.path()).unwrap();
+            let [entry] = &again.entries().unwrap()[..] else { panic!("one attempt, one entry") };
+            assert_eq!((&entry.intent, &entry.stage), (&intent(3), &stage));
+            assert!(again.wrote(entry));
         }
         journal.forget(&intent(3)).unwrap();
         journal.forget(&intent(3)).unwrap();
         assert!(journal.entries().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_entry_of_a_copied_directory_is_told_and_can_be_kept_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, copy) = (dir.path().join("state"), dir.path().join("copy"));
+        Journal::open(Arc::new(LocalDisk), &state).unwrap().record(&intent(3), Stage::Intent).unwrap();
+        let copied = std::process::Command::new("cp").arg("-a").args([&state, &copy]).status().unwrap();
+        assert!(copied.success());
+        let journal = Journal::open(Arc::new(LocalDisk), &copy).unwrap();
+        assert_eq!(journal.newest(), Fence(3), "that this fence was given out is known all the same");
+        assert!(!journal.wrote(&journal.entries().unwrap()[0]));
+        let kept = journal.disbelieve(&intent(3)).unwrap();
+        assert!(kept.starts_with(copy.join("copied")) && kept.exists());
+        assert!(journal.entries().unwrap().is_empty());
+        // The original still believes itself.
+        let original = Journal::open(Arc::new(LocalDisk), &state).unwrap();
+        assert!(original.wrote(&original.entries().unwrap()[0]));
     }
 
     #[test]

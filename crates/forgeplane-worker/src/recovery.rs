@@ -30,25 +30,32 @@ impl Running {
     /// left that nothing may be said of, so nothing may be begun, either.
     pub(crate) async fn recover(&self, stop: &CancellationToken) -> Result<bool, WorkerError> {
         let entries = self.journal.entries()?;
-        // Of these something will be said that is not signed yet.
+        // Of these something would be said that is not signed yet.
         let undecided = |entry: &Entry| matches!(entry.stage, Stage::Intent | Stage::Started);
-        if entries.iter().any(undecided) && !self.is_alone(stop).await {
+        if entries.iter().any(|entry| undecided(entry) && self.journal.wrote(entry))
+            && !self.is_alone(stop).await
+        {
             return Ok(false);
         }
         for entry in entries {
-            tracing::warn!(
-                attempt = %entry.intent.attempt, fence = %entry.intent.fence, stage = entry.stage.name(),
-                "recovering an attempt from the journal"
-            );
-            metrics::counter!("forgeplane_worker_recovered_total", "stage" => entry.stage.name())
-                .increment(1);
+            let (attempt, fence, stage) = (entry.intent.attempt, entry.intent.fence, entry.stage.name());
+            if undecided(&entry) && !self.journal.wrote(&entry) {
+                let kept = self.journal.disbelieve(&entry.intent)?;
+                tracing::error!(
+                    %attempt, %fence, stage, kept = %kept.display(),
+                    "this state directory is a copy, and its journal says nothing of what came of this attempt after it was copied: unless the original is used again, an operator has to resolve the attempt"
+                );
+                continue;
+            }
+            tracing::warn!(%attempt, %fence, stage, "recovering an attempt from the journal");
+            metrics::counter!("forgeplane_worker_recovered_total", "stage" => stage).increment(1);
             self.settle(&entry, stop).await?;
         }
         Ok(true)
     }
 
-    /// Waits until another worker with this identity, if there is one, has had the time to come forward: a tool of a copied
-    /// journal may be running on the machine that the copy was taken from. `false`: there is one, or the worker ends.
+    /// Waits until another worker with this identity, if there is one, has had the time to come forward: of a machine that was
+    /// cloned as a whole nothing tells the copy, and a tool may be running on the other one. `false`: there is one, or the worker ends.
     async fn is_alone(&self, stop: &CancellationToken) -> bool {
         let mut beats = self.beats.subscribe();
         tokio::select! {

@@ -161,6 +161,28 @@ async fn an_operator_decides_and_the_run_is_tried_again_by_somebody_elses_hand()
     lost.site.installation.check().unwrap();
 }
 
+/// A backup of a worker's state is older than its attempts: what its journal says of them is not believed, and what came of
+/// them is decided by somebody who looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_on_a_backup_of_its_state_says_nothing_of_what_it_once_held() {
+    let mut lost = Lost::start().await;
+    lost.worker.process.kill();
+    lost.site.installation.put_back_state_of("w1");
+    lost.worker.process.start("ready");
+    lost.until_unresolved().await;
+    let log = lost.worker.process.log();
+    assert!(log.contains("this state directory is a copy"), "{log}");
+    assert_eq!(lost.entry(), None);
+    let shown = lost.ok(&["attempt", "show", &lost.attempt]);
+    assert!(shown.contains("unresolved") && shown.contains("w1 ("), "{shown}");
+    assert!(!shown.contains("w1 (offline)"), "it serves, but not as a witness\n{shown}");
+    let decide =
+        ["attempt", "resolve", &lost.attempt, "--outcome", "failed", "--reason", "nothing was created"];
+    lost.ok(&decide);
+    lost.site.until_status(&lost.coordinator, &lost.run, "failed").await;
+    lost.site.installation.check().unwrap();
+}
+
 /// Nobody calls an execution that nobody saw end a success by themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_success_that_no_worker_tells_is_told_by_two_people() {

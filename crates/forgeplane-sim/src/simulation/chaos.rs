@@ -53,6 +53,7 @@ fn strike(cluster: &Arc<Cluster>, people: &People) {
         97 if cluster.workers.len() > 1 && worker == 0 => cluster.lose_worker(worker),
         // Whoever serves no more because of a copy is not there to go on, either.
         98 if cluster.workers.len() > 1 && worker == 0 => cluster.start_twin(worker, fate.millis(20_000)),
+        99 if cluster.workers.len() > 1 && worker == 0 => cluster.back_up_or_put_back(worker, steps),
         _ => {}
     }
 }

@@ -79,10 +79,22 @@ pub(super) struct WorkerSeat {
     life: Mutex<Life>,
     shutdown: Mutex<Shutdown>,
     loses_power: AtomicBool,
+    /// What its disk was copied to, and when it dies for the next time, is put back from.
+    backup: Mutex<Backup>,
     /// It never comes back.
     pub(super) gone: AtomicBool,
-    /// A copy of it was used.
-    pub(super) had_twin: AtomicBool,
+    /// A copy of its disk was used.
+    pub(super) is_copied: AtomicBool,
+}
+
+/// A copy of a worker's disk.
+#[derive(Default)]
+enum Backup {
+    #[default]
+    None,
+    Made(SimDisk),
+    /// It is to be put back.
+    Wanted(SimDisk),
 }
 
 impl Cluster {
@@ -103,8 +115,9 @@ impl Cluster {
                 life: Mutex::new(Life::new()),
                 shutdown: Mutex::default(),
                 loses_power: AtomicBool::new(false),
+                backup: Mutex::default(),
                 gone: AtomicBool::new(false),
-                had_twin: AtomicBool::new(false),
+                is_copied: AtomicBool::new(false),
             })
             .collect();
         Self {
@@ -200,6 +213,7 @@ impl Cluster {
                 self.world.count(|c| c.power_losses += 1);
                 seat.disk.lose_power();
             }
+            seat.put_back_if_wanted();
             tokio::time::sleep(self.world.fate.millis(8_000)).await;
         }
     }
@@ -241,6 +255,21 @@ impl Cluster {
         Worker::new(config, wire, queue).host(host)
     }
 
+    /// Somebody makes a backup of a worker's disk; or the machine dies after so many more things it does, and goes on from
+    /// the backup that was made of it.
+    pub(super) fn back_up_or_put_back(&self, index: usize, steps: u64) {
+        let seat = &self.workers[index];
+        let mut backup = lock(&seat.backup);
+        *backup = match std::mem::take(&mut *backup) {
+            Backup::None => Backup::Made(seat.disk.copied()),
+            Backup::Made(disk) => {
+                self.crash_worker(index, steps, true);
+                Backup::Wanted(disk)
+            }
+            wanted @ Backup::Wanted(_) => wanted,
+        };
+    }
+
     /// Somebody starts a copy of a worker's state on another machine, and throws it away after a while.
     pub(super) fn start_twin(self: &Arc<Self>, index: usize, how_long: Duration) {
         let this = Arc::clone(self);
@@ -256,7 +285,8 @@ impl Cluster {
             let disk = seat.disk.copied().of(&life);
             let root = seat.root.with_extension("twin");
             let twin = this.worker(seat, wire, disk, &root, None);
-            seat.had_twin.store(true, Ordering::Relaxed);
+            tracing::debug!(index, "a twin starts");
+            seat.is_copied.store(true, Ordering::Relaxed);
             let running = life.spawn(twin.run(Shutdown::new()));
             if let Ok(ended) = tokio::time::timeout(how_long, running).await {
                 tracing::debug!(index, ?ended, "a twin ended");
@@ -315,6 +345,22 @@ impl Cluster {
             seat.loses_power.store(false, Ordering::Relaxed);
             lock(&seat.life).light_fuse(u64::MAX);
         }
+    }
+}
+
+impl WorkerSeat {
+    /// After its death.
+    fn put_back_if_wanted(&self) {
+        let mut backup = lock(&self.backup);
+        *backup = match std::mem::take(&mut *backup) {
+            Backup::Wanted(disk) => {
+                tracing::debug!(worker = %self.name, "its disk is put back from a backup");
+                self.disk.put_back(&disk);
+                self.is_copied.store(true, Ordering::Relaxed);
+                Backup::None
+            }
+            other => other,
+        };
     }
 }
 

@@ -29,6 +29,8 @@ struct Content {
     /// Changes of names that no sync has made last, in their order.
     pending: Vec<Change>,
     locked: Option<Life>,
+    /// What tells it from its copies.
+    place: String,
 }
 
 enum Change {
@@ -62,8 +64,14 @@ impl SimDisk {
     /// A copy of everything on it, on another disk.
     pub(super) fn copied(&self) -> Self {
         let names = self.content().names.clone();
-        let content = Content { lasting: names.clone(), names, ..Content::default() };
+        let place = self.world.fate.below(u64::MAX).to_string();
+        let content = Content { lasting: names.clone(), names, place, ..Content::default() };
         Self { world: Arc::clone(&self.world), content: Arc::new(Mutex::new(content)), life: Life::new() }
+    }
+
+    /// Everything is as it is on another disk, which is used up by this.
+    pub(super) fn put_back(&self, backup: &Self) {
+        *self.content() = std::mem::take(&mut *backup.content());
     }
 
     fn content(&self) -> MutexGuard<'_, Content> {
@@ -121,6 +129,11 @@ impl Disk for SimDisk {
         }
         content.locked = Some(self.life.clone());
         Ok(Some(Box::new(())))
+    }
+
+    fn place(&self, _: &Path) -> io::Result<String> {
+        self.step()?;
+        Ok(self.content().place.clone())
     }
 
     fn is_exposed(&self, _: &Path) -> io::Result<bool> {

@@ -240,7 +240,7 @@ impl People {
                     .find(|w| w.worker.id == attempt.worker)
                     .and_then(|w| self.cluster.workers.iter().find(|seat| seat.name == w.worker.name));
                 let is_suspect = seat.is_some_and(|seat| {
-                    seat.gone.load(Ordering::Relaxed) || seat.had_twin.load(Ordering::Relaxed)
+                    seat.gone.load(Ordering::Relaxed) || seat.is_copied.load(Ordering::Relaxed)
                 });
                 let file = format!("{}.json", attempt.fence);
                 let is_journaled = self.cluster.journals().iter().any(|(path, _)| path.ends_with(&file));

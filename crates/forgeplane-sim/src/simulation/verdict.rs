@@ -104,7 +104,7 @@ pub(super) async fn judge(cluster: &Cluster, people: &People) -> Verdict {
         verdict.expect(false, || format!("L4: a journal still holds {left}"));
     }
     // Of a worker and its copy one may hold what the other one's claim excludes.
-    for seat in cluster.workers.iter().filter(|seat| !seat.had_twin.load(Ordering::Relaxed)) {
+    for seat in cluster.workers.iter().filter(|seat| !seat.is_copied.load(Ordering::Relaxed)) {
         for (path, _) in seat.disk.below("/state/rejected") {
             verdict.expect(false, || format!("L4: {} was refused for good", path.display()));
         }

@@ -6,10 +6,11 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use axum::Router;
+use forgeplane_core::digest::Digest;
 use forgeplane_core::evidence::Cleanup;
 use forgeplane_core::ports::{Clock, Entropy, SystemClock, SystemEntropy};
 use futures_util::future::BoxFuture;
@@ -99,6 +100,9 @@ impl Drop for Joined {
     }
 }
 
+/// What tells one machine from another; containers often have none.
+const MACHINE_ID: &str = "/etc/machine-id";
+
 /// Plain files.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LocalDisk;
@@ -121,6 +125,17 @@ impl Disk for LocalDisk {
 
     fn lock(&self, directory: &Path) -> io::Result<Option<Guard>> {
         Ok(durable::try_lock_dir(directory)?.map(|lock| Box::new(lock) as Guard))
+    }
+
+    /// The machine's id, if it has one, and which directory this is in its file system: its number, and when it was made,
+    /// since numbers are used again. A device's number is no help, it may change with every boot.
+    fn place(&self, directory: &Path) -> io::Result<String> {
+        let metadata = fs::metadata(directory)?;
+        let made = metadata.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+        let machine = fs::read_to_string(MACHINE_ID).unwrap_or_default();
+        let place = format!("{}:{}:{}", machine.trim(), metadata.ino(), made.unwrap_or_default().as_nanos());
+        // A machine's id is not for everybody to know.
+        Ok(Digest::of(place.as_bytes()).to_string())
     }
 
     fn is_exposed(&self, file: &Path) -> io::Result<bool> {
@@ -219,6 +234,26 @@ mod tests {
         fs::create_dir(&state).unwrap();
         std::os::unix::fs::chown(&state, Some(12_345), None).unwrap();
         assert_eq!(LocalDisk.private_dir(&state).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_directory_is_told_from_its_copy_and_from_the_next_one_of_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, copy, moved) =
+            (dir.path().join("state"), dir.path().join("copy"), dir.path().join("moved"));
+        fs::create_dir(&state).unwrap();
+        let place = LocalDisk.place(&state).unwrap();
+        let copied = std::process::Command::new("cp").arg("-a").args([&state, &copy]).status().unwrap();
+        assert!(copied.success());
+        assert_ne!(LocalDisk.place(&copy).unwrap(), place);
+        // What is in it does not matter, nor what it is called.
+        fs::write(state.join("file"), "content").unwrap();
+        fs::rename(&state, &moved).unwrap();
+        assert_eq!(LocalDisk.place(&moved).unwrap(), place);
+        // A file system gives the number of what was removed to what is made next.
+        fs::remove_dir_all(&moved).unwrap();
+        fs::create_dir(&state).unwrap();
+        assert_ne!(LocalDisk.place(&state).unwrap(), place);
     }
 
     #[test]

@@ -114,6 +114,13 @@ pub trait Disk: Send + Sync + 'static {
     /// When it cannot be opened.
     fn lock(&self, directory: &Path) -> io::Result<Option<Guard>>;
 
+    /// What tells a directory from every copy of it, on this machine and on others. It is the same for as long as the
+    /// directory itself is used on this machine.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    fn place(&self, directory: &Path) -> io::Result<String>;
+
     /// Whether a file can be read or written by anybody but its owner.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forgeplane_core::Code;
 use forgeplane_core::model::*;
 
-use crate::bench::{Bench, Order, RunningWorker, kept};
+use crate::bench::{Bench, Order, kept};
 use crate::script::{Call, Fault};
 
 const ONE_START: &str = "[ \"$1\" = plan ] && echo start >> \"$LEDGER\"; exit 0";
@@ -227,10 +227,9 @@ async fn a_worker_whose_identity_is_in_use_elsewhere_gives_way_when_it_has_just_
     assert_eq!(worker.result().await.unwrap_err().code(), "identity_in_use");
 }
 
-/// A journal that was copied tells of an attempt that its own worker may be running: nothing is said of it before that one
-/// had the time to come forward.
-async fn a_copy_says_nothing(bench: Bench, worker: RunningWorker) {
-    worker.crash().await;
+/// The journal of a machine that was cloned tells of an attempt that its own worker may be running: nothing is said of it
+/// before that one had the time to come forward.
+async fn a_clone_says_nothing(bench: &Bench) {
     let script = Arc::clone(&bench.script);
     let heard = AtomicUsize::new(0);
     bench.script.at_call(move |call| {
@@ -240,23 +239,39 @@ async fn a_copy_says_nothing(bench: Bench, worker: RunningWorker) {
             tokio::spawn(async move { script.somebody_registers() });
         }
     });
+    let clone = bench.start().await.unwrap();
+    assert_eq!(clone.result().await.unwrap_err().code(), "identity_in_use");
+    assert!(bench.script.sent().is_empty());
+}
+
+/// A state directory that was copied, or put back from a backup: the journal is of another time, and nothing is said of
+/// what it holds, however long nobody else comes forward. The worker serves on.
+async fn a_copy_says_nothing(bench: &Bench, stage: &str) {
+    bench.put_a_copy_in_place();
     let copy = bench.start().await.unwrap();
-    assert_eq!(copy.result().await.unwrap_err().code(), "identity_in_use");
-    let calls = bench.script.calls();
-    assert!(!calls.iter().any(|call| matches!(call, Call::Conclude(_))), "{calls:?}");
+    go(bench);
+    let job = bench.attempt(2, Order::default());
+    assert_eq!(bench.outcome(&job).await.outcome, OutcomeKind::Succeeded);
+    assert_eq!(bench.script.sent().len(), 1, "only of the attempt that the copy made itself");
+    assert!(bench.kept("journal").is_empty());
+    let kept = bench.kept("copied");
+    assert!(kept[0].1.contains(&format!(r#""stage":"{stage}""#)), "{kept:?}");
+    copy.drain().await;
 }
 
 #[tokio::test]
-async fn a_copy_says_nothing_of_a_tool_that_was_started() {
+async fn a_clone_and_a_copy_say_nothing_of_a_tool_that_was_started() {
     let bench = Bench::with_script(UNTIL_GO);
     let worker = bench.start().await.unwrap();
     bench.attempt(1, Order::default());
     bench.until_ledger("start").await;
-    a_copy_says_nothing(bench, worker).await;
+    worker.crash().await;
+    a_clone_says_nothing(&bench).await;
+    a_copy_says_nothing(&bench, "started").await;
 }
 
 #[tokio::test]
-async fn a_copy_says_nothing_of_a_claim_that_may_have_been_granted() {
+async fn a_clone_and_a_copy_say_nothing_of_a_claim_that_may_have_been_granted() {
     let bench = Bench::with_script(UNTIL_GO);
     bench.script.down("claim");
     let claimed = Arc::new(AtomicBool::new(false));
@@ -269,7 +284,30 @@ async fn a_copy_says_nothing_of_a_claim_that_may_have_been_granted() {
     while !claimed.load(Ordering::SeqCst) {
         tokio::task::yield_now().await;
     }
-    a_copy_says_nothing(bench, worker).await;
+    worker.crash().await;
+    a_clone_says_nothing(&bench).await;
+    bench.script.up("claim");
+    a_copy_says_nothing(&bench, "intent").await;
+}
+
+/// What is signed is said by a copy, too: it is true wherever it lies.
+#[tokio::test]
+async fn a_copy_delivers_what_was_signed() {
+    let bench = Bench::with_script(UNTIL_GO);
+    bench.script.down("conclude");
+    let worker = bench.start().await.unwrap();
+    let job = bench.attempt(1, Order::default());
+    go(&bench);
+    let signed = || bench.kept("journal").iter().any(|(_, text)| text.contains(r#""stage":"signed""#));
+    while !signed() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    worker.crash().await;
+    bench.script.up("conclude");
+    bench.put_a_copy_in_place();
+    let copy = bench.start().await.unwrap();
+    assert_eq!(bench.outcome(&job).await.outcome, OutcomeKind::Succeeded);
+    copy.drain().await;
 }
 
 /// One that has been there for long goes on, but not if the other one does not end.

@@ -228,6 +228,14 @@ impl Bench {
     }
 
     /// The files of a folder below the worker's state directory: name and content.
+    /// The worker's own files are from now on a copy of what they were.
+    pub fn put_a_copy_in_place(&self) {
+        let (state, original) = (&self.config.state_dir, self.directory.path().join("original"));
+        std::fs::rename(state, &original).unwrap();
+        let copied = std::process::Command::new("cp").arg("-a").args([&original, state]).status().unwrap();
+        assert!(copied.success());
+    }
+
     pub fn kept(&self, folder: &str) -> Vec<(String, String)> {
         kept(&self.config.state_dir.join(folder))
     }
