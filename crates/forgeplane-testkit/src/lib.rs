@@ -41,7 +41,9 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`store`], [`queue`], [`blob`] | the stories, one public function for each promise of a port |
+//! | `executor` | the same for executors; needs the feature `executor` |
 //! | [`fixtures`] | sample records |
+//! | `house` | a coordinator with a real worker in one process; needs the feature `executor` |
 //! | [`run`] | the runtime a story runs in |
 //! | `nats_server` | a real NATS server for one test; needs the feature `nats-server` |
 //! | `installation` | services, coordinators and workers as processes; needs the feature `installation` |
@@ -58,7 +60,11 @@
 
 pub mod blob;
 mod builder;
+#[cfg(feature = "executor")]
+pub mod executor;
 pub mod fixtures;
+#[cfg(feature = "executor")]
+pub mod house;
 #[cfg(feature = "installation")]
 pub mod installation;
 mod macros;
@@ -71,5 +77,8 @@ pub mod postgres_server;
 pub mod queue;
 pub mod run;
 pub mod store;
+
+#[cfg(feature = "executor")]
+pub use executor::ExecutorKit;
 
 pub use builder::{BlobGuard, Builder, QueueBuilder, QueueGuard, QueueTiming, Reopen, StoreGuard, Time};

@@ -355,3 +355,15 @@ macro_rules! __blob_durability_stories {
         }
     };
 }
+
+/// Makes a test of every story of the [executor suite](crate::executor) for each [`ExecutorKit`](crate::ExecutorKit), and
+/// the `main` that runs them: it belongs into a test target with `harness = false`.
+#[cfg(feature = "executor")]
+#[macro_export]
+macro_rules! executor_conformance {
+    ($($kit:ty),+ $(,)?) => {
+        fn main() -> ::std::process::ExitCode {
+            $crate::executor::main(|| [$($crate::executor::trials::<$kit>()),+].into_iter().flatten().collect())
+        }
+    };
+}

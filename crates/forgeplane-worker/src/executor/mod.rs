@@ -2,7 +2,9 @@
 //!
 //! An [`Executor`] turns a prepared attempt ([`Execution`]) into commands. It decides what to run and what an
 //! exit code means; everything else (isolation, logs, stop, state, signing) is the worker's and the same for
-//! every tool. To add a tool, implement the trait and give it to the worker's builder.
+//! every tool. To add a tool, implement the trait and give it to the worker's builder
+//! ([`Worker::executor`](crate::Worker::executor)), and let `executor_conformance!` of `forgeplane-testkit` tell whether it
+//! keeps the promises of every executor. `examples/bash-executor` does all of that for scripts.
 //!
 //! Rules for an executor:
 //! - Run tools only through [`Execution::command`] and [`Execution::capture`]: they isolate, log and stop.

@@ -1,21 +1,8 @@
-//! Ansible, for real: from the path in `FORGEPLANE_TEST_ANSIBLE_PLAYBOOK`, which `cargo xtask test` sets, or
-//! from `PATH`.
-
-use std::path::PathBuf;
+//! Ansible, for real.
 
 use forgeplane_core::model::*;
 
-use crate::support::House;
-
-fn ansible() -> PathBuf {
-    if let Some(path) = std::env::var_os("FORGEPLANE_TEST_ANSIBLE_PLAYBOOK") {
-        return path.into();
-    }
-    std::env::split_paths(&std::env::var_os("PATH").unwrap())
-        .map(|dir| dir.join("ansible-playbook"))
-        .find(|path| path.is_file())
-        .expect("these tests run a real Ansible: run them with `cargo xtask test`, or put ansible-playbook into PATH")
-}
+use crate::support::{ansible, house};
 
 const PLAYBOOK: &str = "
 - hosts: localhost
@@ -28,7 +15,7 @@ const PLAYBOOK: &str = "
 
 #[tokio::test]
 async fn a_playbook_is_executed() {
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Ansible, &ansible()).await;
     house.app(Tool::Ansible, &[("site.yml", PLAYBOOK)], |t| t.entrypoint = Some("site.yml".into())).await;
     let view = house.succeed(Operation::Execute).await;
@@ -45,7 +32,7 @@ async fn a_failing_host_fails_the_run() {
   tasks:
     - ansible.builtin.command: 'false'
 ";
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Ansible, &ansible()).await;
     house.app(Tool::Ansible, &[("site.yml", failing)], |t| t.entrypoint = Some("site.yml".into())).await;
     let run = house.create(Operation::Execute).await;
@@ -64,7 +51,7 @@ async fn t068_a_canceled_playbook_says_that_remote_effects_are_unknown() {
     - ansible.builtin.debug: { msg: started }
     - ansible.builtin.command: sleep 300
 ";
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Ansible, &ansible()).await;
     house.app(Tool::Ansible, &[("site.yml", slow)], |t| t.entrypoint = Some("site.yml".into())).await;
     let run = house.create(Operation::Execute).await;
@@ -73,5 +60,5 @@ async fn t068_a_canceled_playbook_says_that_remote_effects_are_unknown() {
     let view = house.ended(run).await;
     assert_eq!(view.run.status, RunStatus::Canceled);
     assert!(house.outcome(run).await.effects_unknown);
-    assert_eq!(house.processes(), 0);
+    assert!(house.processes().is_empty());
 }

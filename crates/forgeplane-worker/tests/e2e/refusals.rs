@@ -9,7 +9,7 @@ use forgeplane_worker::sandbox::Isolation;
 use forgeplane_worker::{Shutdown, Worker, WorkerConfig};
 
 use crate::recovery::{Lossy, Via};
-use crate::support::{House, name, pack, terraform};
+use crate::support::{House, house, name, pack, terraform};
 
 async fn start_error(house: &House, config: WorkerConfig) -> (&'static str, String) {
     let worker = Worker::new(config, house.coordinator.in_process(), house.coordinator.queue());
@@ -21,7 +21,7 @@ async fn start_error(house: &House, config: WorkerConfig) -> (&'static str, Stri
 
 #[tokio::test]
 async fn e19_user_ids_that_would_not_isolate_are_refused() {
-    let house = House::new().await;
+    let house = house().await;
     let Isolation::Uid { uid, gid, reaper_uid } = house.isolation else { unreachable!() };
     for isolation in [
         Isolation::Uid { uid: 0, gid, reaper_uid },
@@ -37,7 +37,7 @@ async fn e19_user_ids_that_would_not_isolate_are_refused() {
 
 #[tokio::test]
 async fn two_workers_of_a_host_never_share_a_user_id() {
-    let house = House::new().await;
+    let house = house().await;
     let _first = house.worker(Tool::Terraform, &terraform()).await;
     let mut second = house.config(Tool::Terraform, &terraform()).await;
     second.state_dir = house.directory.path().join("second");
@@ -48,7 +48,7 @@ async fn two_workers_of_a_host_never_share_a_user_id() {
 
 #[tokio::test]
 async fn a_configured_tool_that_is_missing_or_mute_is_a_start_up_error() {
-    let house = House::new().await;
+    let house = house().await;
     let missing = house.config(Tool::Terraform, &house.directory.path().join("nothing")).await;
     assert_eq!(start_error(&house, missing).await.0, "tool_missing");
     let mute = house.script("mute", "exit 3");
@@ -60,7 +60,7 @@ async fn a_configured_tool_that_is_missing_or_mute_is_a_start_up_error() {
 
 #[tokio::test]
 async fn without_isolation_a_worker_is_only_taken_if_the_coordinator_allows_it() {
-    let house = House::new().await;
+    let house = house().await;
     let mut config = house.config(Tool::Terraform, &terraform()).await;
     config.isolation = Isolation::UnsafeNone;
     let (code, message) = start_error(&house, config).await;
@@ -69,7 +69,7 @@ async fn without_isolation_a_worker_is_only_taken_if_the_coordinator_allows_it()
 
 #[tokio::test]
 async fn g12_a_wrong_enrollment_token_admits_nobody() {
-    let house = House::new().await;
+    let house = house().await;
     let mut config = house.config(Tool::Terraform, &terraform()).await;
     config.enrollment_token = Some("fpe_guessed".to_owned().into());
     assert_eq!(start_error(&house, config).await.0, "enrollment_refused");
@@ -77,12 +77,12 @@ async fn g12_a_wrong_enrollment_token_admits_nobody() {
 
 #[tokio::test]
 async fn another_coordinator_behind_the_same_address_is_noticed() {
-    let house = House::new().await;
+    let house = house().await;
     let config = house.config(Tool::Terraform, &terraform()).await;
     let worker = house.worker_with(config.clone(), house.coordinator.in_process()).await;
     worker.shutdown.stop();
     worker.ended().await;
-    let other = House::new().await;
+    let other = crate::support::house().await;
     let mut config = WorkerConfig { isolation: other.isolation, ..config };
     config.enrollment_token = other.config(Tool::Terraform, &terraform()).await.enrollment_token;
     assert_eq!(start_error(&other, config).await.0, "coordinator_changed");
@@ -90,7 +90,7 @@ async fn another_coordinator_behind_the_same_address_is_noticed() {
 
 /// Runs with bundles that were changed on their way: the tool must never start.
 async fn tampered(operation: Operation, change: fn(&mut Bundle)) -> (RunStatus, String, String) {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform(
         r#"echo "start $1" >> "$LEDGER"
            case "$1" in
@@ -156,7 +156,7 @@ async fn t040_g27_a_plan_file_that_is_not_the_approved_one_is_never_applied() {
 
 #[tokio::test]
 async fn g4_a_hostile_source_fails_the_run_and_touches_nothing() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform("echo start >> \"$LEDGER\"");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     let canary = house.directory.path().join("canary");
@@ -184,7 +184,7 @@ async fn g4_a_hostile_source_fails_the_run_and_touches_nothing() {
 
 #[tokio::test]
 async fn e23_a_tool_that_was_replaced_after_the_start_is_not_run() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform("echo start >> \"$LEDGER\"");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
@@ -197,7 +197,7 @@ async fn e23_a_tool_that_was_replaced_after_the_start_is_not_run() {
 
 #[tokio::test]
 async fn e12_the_tool_cannot_read_the_workers_key_or_journal() {
-    let house = House::new().await;
+    let house = house().await;
     let worker = house.directory.path().join("worker");
     let tool = house.fake_terraform(&format!(
         "cat {0}/identity.key {0}/journal/* && echo READ >> \"$LEDGER\"; exit 1",
@@ -214,7 +214,7 @@ async fn e12_the_tool_cannot_read_the_workers_key_or_journal() {
 #[tokio::test]
 async fn a_state_written_by_nobody_elses_leave_is_refused_and_kept() {
     // The tool saves a document of another lineage: it must not replace what is there.
-    let house = House::new().await;
+    let house = house().await;
     let worker = house.worker(Tool::Terraform, &terraform()).await;
     house.app(Tool::Terraform, &[("main.tf", "resource \"terraform_data\" \"a\" {}")], |_| {}).await;
     house.apply().await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use forgeplane_core::evidence::Cleanup;
 use forgeplane_core::model::*;
 
-use crate::support::{House, terraform};
+use crate::support::{House, house, terraform};
 
 /// A tool whose apply runs until it is interrupted, then does `on_interrupt`.
 fn endless(house: &House, on_interrupt: &str) -> std::path::PathBuf {
@@ -28,7 +28,7 @@ async fn applying(house: &House) -> forgeplane_core::id::RunId {
 
 #[tokio::test]
 async fn d4_t074_twenty_cancels_are_one_interrupt() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = endless(&house, "sleep 0.5; exit 1");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
@@ -48,7 +48,7 @@ async fn d4_t074_twenty_cancels_are_one_interrupt() {
 
 #[tokio::test]
 async fn d2_a_tool_that_completes_after_the_interrupt_has_succeeded() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = endless(&house, "exit 0");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
@@ -61,7 +61,7 @@ async fn d2_a_tool_that_completes_after_the_interrupt_has_succeeded() {
 
 #[tokio::test]
 async fn e1_t063_a_tool_that_ignores_the_interrupt_is_killed_after_the_grace() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = endless(&house, ":");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |t| t.cancel_grace_s = 1).await;
@@ -74,12 +74,12 @@ async fn e1_t063_a_tool_that_ignores_the_interrupt_is_killed_after_the_grace() {
     let outcome = house.outcome(run).await;
     assert!(outcome.forced && outcome.effects_unknown);
     assert_eq!(outcome.cleanup, Cleanup::Clean);
-    assert_eq!(house.processes(), 0);
+    assert!(house.processes().is_empty());
 }
 
 #[tokio::test]
 async fn a_deadline_ends_a_run_as_timed_out() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = endless(&house, "exit 1");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |t| t.execution_timeout_s = 1).await;
@@ -98,7 +98,7 @@ async fn t053_t061_t062_canceling_a_real_apply_saves_the_state_and_frees_the_ins
           input = terraform_data.first.output
           provisioner "local-exec" { command = "echo sleeping; sleep 30" }
         }"#;
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     house.app(Tool::Terraform, &[("main.tf", slow)], |_| {}).await;
     let plan = house.succeed(Operation::Plan { destroy: false }).await;
@@ -111,13 +111,13 @@ async fn t053_t061_t062_canceling_a_real_apply_saves_the_state_and_frees_the_ins
     assert_eq!(view.run.status, RunStatus::Canceled);
     let state = house.state().await.to_string();
     assert!(state.contains("kept"), "{state}");
-    assert_eq!(house.processes(), 0);
+    assert!(house.processes().is_empty());
     house.succeed(Operation::PlanOnly).await;
 }
 
 #[tokio::test]
 async fn t075_canceling_before_a_worker_claims_is_immediate() {
-    let house = House::new().await;
+    let house = house().await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
     let run = house.create(Operation::PlanOnly).await;
     let canceled = house.coordinator.cancel(&house.alice, run, None).await.unwrap();
@@ -126,19 +126,19 @@ async fn t075_canceling_before_a_worker_claims_is_immediate() {
 
 #[tokio::test]
 async fn e2_t068_t069_processes_that_leave_the_group_are_gone_when_the_run_ends() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform("setsid nohup sh -c 'sleep 300 & sleep 300' >/dev/null 2>&1 & exit 0");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
     let run = house.create(Operation::PlanOnly).await;
     house.ended(run).await;
-    assert_eq!(house.processes(), 0);
+    assert!(house.processes().is_empty());
     assert_eq!(house.outcome(run).await.cleanup, Cleanup::Clean);
 }
 
 #[tokio::test]
 async fn e22_a_run_ends_with_its_tool_even_if_a_child_keeps_the_pipes_open() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform("setsid sleep 300 & echo the end; exit 1");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
@@ -152,7 +152,7 @@ async fn e22_a_run_ends_with_its_tool_even_if_a_child_keeps_the_pipes_open() {
 
 #[tokio::test]
 async fn t056_a_tool_that_reads_its_input_gets_the_end_of_it() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform("cat > \"$LEDGER\"; echo read everything; exit 1");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
@@ -163,7 +163,7 @@ async fn t056_a_tool_that_reads_its_input_gets_the_end_of_it() {
 
 #[tokio::test]
 async fn t057_a_tool_that_crashes_fails_the_run_and_frees_the_instance() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform(
         r#"case "$1" in
              plan) for a in "$@"; do case "$a" in -out=*) echo plan > "${a#-out=}";; esac; done; exit 2;;
@@ -183,7 +183,7 @@ async fn t057_a_tool_that_crashes_fails_the_run_and_frees_the_instance() {
 
 #[tokio::test]
 async fn t001_a_worker_that_is_told_to_stop_interrupts_its_tool_and_signs_before_it_ends() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = endless(&house, "exit 1");
     let worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
@@ -196,7 +196,7 @@ async fn t001_a_worker_that_is_told_to_stop_interrupts_its_tool_and_signs_before
 
 #[tokio::test]
 async fn d11_a_draining_worker_finishes_what_it_runs_and_takes_nothing_new() {
-    let house = House::new().await;
+    let house = house().await;
     let go = house.directory.path().join("go");
     let tool = house.fake_terraform(&format!(
         "echo running; while [ ! -e {} ]; do sleep 0.05; done; exit 1",
@@ -216,7 +216,7 @@ async fn d11_a_draining_worker_finishes_what_it_runs_and_takes_nothing_new() {
 
 #[tokio::test]
 async fn f1_a_log_above_its_limit_ends_with_a_visible_marker() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform("head -c 300000 /dev/zero | tr '\\0' x; exit 1");
     let mut config = house.config(Tool::Terraform, &tool).await;
     config.log_cap_bytes = 100_000;
@@ -233,7 +233,7 @@ async fn f1_a_log_above_its_limit_ends_with_a_visible_marker() {
 
 #[tokio::test]
 async fn f2_any_bytes_survive_in_the_log() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform(r"printf 'a\377\000\033[31mred\r\nb'; exit 1");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
@@ -252,7 +252,7 @@ async fn f2_any_bytes_survive_in_the_log() {
 /// A tool that says nothing for too long is interrupted, and has the grace to save its state; one that talks is not.
 #[tokio::test]
 async fn a_tool_that_prints_nothing_for_too_long_is_interrupted() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform(
         "case $1 in plan) ;; *) exit 0;; esac\ntrap 'echo interrupted >> \"$LEDGER\"; exit 1' INT\n\
          i=0; while [ $i -lt 30 ]; do echo talking; sleep 0.1; i=$((i+1)); done\n\

@@ -12,7 +12,7 @@ use forgeplane_worker::Shutdown;
 use forgeplane_worker::executor::TerraformExecutor;
 use serde_json::json;
 
-use crate::support::{House, name, terraform};
+use crate::support::{house, name, terraform};
 
 const HELLO: &str = r#"
 variable "greeting" {
@@ -31,7 +31,7 @@ output "said" {
 
 #[tokio::test]
 async fn a_plan_is_promoted_approved_and_applied_exactly() {
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     house.app(Tool::Terraform, &[("main.tf", HELLO)], |t| t.approval = ApprovalPolicy::default()).await;
 
@@ -67,14 +67,14 @@ async fn a_plan_is_promoted_approved_and_applied_exactly() {
     let head = generations.first().unwrap();
     assert_eq!((outcome.generation, outcome.state), (Some(head.generation), Some(head.digest)));
     assert_eq!(head.resources, 2);
-    assert_eq!(house.processes(), 0);
+    assert!(house.processes().is_empty());
     let left: Vec<_> = std::fs::read_dir(house.directory.path().join("work")).unwrap().collect();
     assert!(left.is_empty(), "workspaces were left behind: {left:?}");
 }
 
 #[tokio::test]
 async fn t050_neither_plan_nor_state_holds_an_address_or_a_credential() {
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
     let plan = house.succeed(Operation::Plan { destroy: false }).await;
@@ -85,7 +85,7 @@ async fn t050_neither_plan_nor_state_holds_an_address_or_a_credential() {
 
 #[tokio::test]
 async fn previews_and_plans_only_show_and_cannot_be_promoted() {
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
     for operation in [Operation::PlanOnly, Operation::Preview] {
@@ -100,7 +100,7 @@ async fn previews_and_plans_only_show_and_cannot_be_promoted() {
 
 #[tokio::test]
 async fn destroy_is_planned_and_applied_or_performed_at_once_and_teardown_retires_the_instance() {
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
     house.apply().await;
@@ -125,7 +125,7 @@ async fn destroy_is_planned_and_applied_or_performed_at_once_and_teardown_retire
 
 #[tokio::test]
 async fn t045_t036_of_two_plans_on_empty_state_only_one_can_be_applied() {
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     house.app(Tool::Terraform, &[("main.tf", HELLO)], |_| {}).await;
     let first = house.succeed(Operation::Plan { destroy: false }).await;
@@ -139,7 +139,7 @@ async fn t045_t036_of_two_plans_on_empty_state_only_one_can_be_applied() {
 /// There is no OpenTofu here: `tofu` is Terraform behind a wrapper that this test writes.
 #[tokio::test]
 async fn tofu_runs_by_its_own_label() {
-    let house = House::new().await;
+    let house = house().await;
     let tofu = house.script("tofu", &format!("exec {} \"$@\"", terraform().display()));
     let _worker = house.worker(Tool::Tofu, &tofu).await;
     house.app(Tool::Tofu, &[("main.tf", HELLO)], |_| {}).await;
@@ -157,7 +157,7 @@ async fn t090_a_failing_apply_keeps_what_was_created_before() {
           input = terraform_data.good.output
           provisioner "local-exec" { command = "exit 7" }
         }"#;
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     house.app(Tool::Terraform, &[("main.tf", failing)], |_| {}).await;
     let plan = house.succeed(Operation::Plan { destroy: false }).await;
@@ -181,7 +181,7 @@ async fn t132_invalid_configuration_and_missing_variables_fail_with_the_tools_ow
         ("resource \"terraform_data\" {", "Error"),
         ("variable \"needed\" { type = string }", "No value for required variable"),
     ] {
-        let house = House::new().await;
+        let house = house().await;
         let _worker = house.worker(Tool::Terraform, &terraform()).await;
         house.app(Tool::Terraform, &[("main.tf", source)], |_| {}).await;
         let run = house.create(Operation::Plan { destroy: false }).await;
@@ -203,7 +203,7 @@ async fn t110_a_secret_reaches_the_tool_and_is_masked_everywhere_else() {
             environment = { P = var.password }
           }
         }"#;
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     let schema = json!({"type": "object", "properties": {"password": {"type": "string", "x-forgeplane-secret": true}}});
     house.app(Tool::Terraform, &[("main.tf", source)], |t| t.schema = Some(schema)).await;
@@ -233,7 +233,7 @@ async fn inputs_that_belong_into_the_environment_are_there_and_nowhere_else() {
             command = "echo \"region $FORGED_REGION count $FORGED_COUNT key $FORGED_KEY\"; test \"$FORGED_KEY\" = correct-horse"
           }
         }"#;
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     let schema = json!({"type": "object", "required": ["cloud"], "properties": {
         "name": {"type": "string"},
@@ -265,7 +265,7 @@ async fn inputs_that_belong_into_the_environment_are_there_and_nowhere_else() {
 
 #[tokio::test]
 async fn g20_the_tool_gets_nothing_of_the_workers_environment() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.fake_terraform("env > \"$LEDGER\"; exit 1");
     let _worker = house.worker(Tool::Terraform, &tool).await;
     house.app(Tool::Terraform, &[("main.tf", "")], |_| {}).await;
@@ -282,7 +282,7 @@ async fn g20_the_tool_gets_nothing_of_the_workers_environment() {
 
 #[tokio::test]
 async fn t041_an_apply_never_plans_again_and_gets_no_approval_of_its_own() {
-    let house = House::new().await;
+    let house = house().await;
     let real = terraform();
     let tool = house.script(
         "terraform",
@@ -304,7 +304,7 @@ async fn t041_an_apply_never_plans_again_and_gets_no_approval_of_its_own() {
 
 #[tokio::test]
 async fn the_source_may_have_its_root_module_in_a_directory_and_a_backend_of_its_own() {
-    let house = House::new().await;
+    let house = house().await;
     let _worker = house.worker(Tool::Terraform, &terraform()).await;
     let source = format!("terraform {{\n  backend \"local\" {{ path = \"/nowhere/state\" }}\n}}\n{HELLO}");
     house.app(Tool::Terraform, &[("infra/main.tf", &source)], |t| t.entrypoint = Some("infra".into())).await;
@@ -316,7 +316,7 @@ async fn the_source_may_have_its_root_module_in_a_directory_and_a_backend_of_its
 /// The built-in provider needs no lock file, so the tool of this test writes one, as a provider would make it.
 #[tokio::test]
 async fn the_lock_file_of_the_plan_is_in_force_at_the_apply() {
-    let house = House::new().await;
+    let house = house().await;
     let tool = house.script(
         "terraform",
         &format!(
@@ -350,7 +350,7 @@ async fn t123_providers_come_from_a_mirror_that_is_only_read() {
           required_providers { forged = { source = "forgeplane/forged", version = "1.2.3" } }
         }
         output "done" { value = true }"#;
-    let house = House::new().await;
+    let house = house().await;
     let mirror = house.directory.path().join("mirror");
     let platform = if cfg!(target_arch = "aarch64") { "linux_arm64" } else { "linux_amd64" };
     let provider = mirror.join("registry.terraform.io/forgeplane/forged/1.2.3").join(platform);
